@@ -132,6 +132,11 @@ std::vector<Shape> shapes() {
           {8, 130, 34, 8}, {2, 200, 136, 1}, {5, 129, 47, 3}, {16, 256, 128, 4}};
 }
 
+std::vector<Shape> shapes_of_odd_blocks(const Scheme& scheme) {
+  if (scheme.weight.dtype != DType::kF8E4M3 || scheme.weight.group.cols != 128) return {};
+  return {{4, 192, 320, 2}, {3, 288, 96, 2}};
+}
+
 namespace {
 
 // Shapes for a variant: remainders in every direction, and the shapes that it needs.
@@ -159,6 +164,9 @@ std::vector<Case> cases() {
       // Many rows per expert run in other kernels.
       for (const Shape& shape : {Shape{4, 64, 32, 2}, Shape{5, 129, 47, 3}})
         all.push_back({backend.name, scheme, shape, 100});
+      for (const Shape& shape : shapes_of_odd_blocks(scheme)) {
+        for (int64_t tokens : {1, 4, 17, 100}) all.push_back({backend.name, scheme, shape, tokens});
+      }
       for (const Variant& variant : variants().subspan(1)) {
         for (const Shape& shape : shapes_for(variant))
           all.push_back({backend.name, scheme, shape, 4, Spread::kUniform, variant.name});

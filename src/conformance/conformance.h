@@ -56,6 +56,9 @@ std::string reproducer(const Case& c);
 
 std::vector<Scheme> schemes();
 std::vector<Shape> shapes();
+/// Beside these, for fp8 weights in blocks of 128 columns: both matrices end within a block, and
+/// the rows of w13 for the up projection begin within one. 64 or 32 divide the columns.
+std::vector<Shape> shapes_of_odd_blocks(const Scheme& scheme);
 /// Every backend of this build x schemes x shapes x token counts x spreads, and every variant.
 std::vector<Case> cases();
 

@@ -63,12 +63,12 @@ TEST(Online, QuantizesEachStackedSourceSeparately) {
   }
 }
 
-// Parts of 16 rows end inside a block of 128, so every row gets its own scales.
-TEST(Online, ExpandsBlocksThatEndInsideAStack) {
+// Matrices of 32, 16 and 16 rows end inside a block of 128, so blocks get 16 rows.
+TEST(Online, DividesBlocksThatEndInsideAStack) {
   const Checkpoint checkpoint = must(SyntheticCheckpoint::plain().open());
   const DescribedMatrix qkv = must(quantize(must(checkpoint.linear(kQkv)), kBlock));
-  EXPECT_EQ(qkv.shape().key.group, per_group(128));
-  EXPECT_EQ(must(qkv.expert(0)).scales.size(), 64u);
+  EXPECT_EQ(qkv.shape().key.group, (GroupShape{16, 128}));
+  EXPECT_EQ(must(qkv.expert(0)).scales.size(), 4u);
   const DescribedMatrix o =
       must(quantize(must(checkpoint.linear({kAttention + "o_proj"})), kBlock));
   EXPECT_EQ(o.shape().key.group, (GroupShape{128, 128}));

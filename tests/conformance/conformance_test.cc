@@ -139,9 +139,29 @@ TEST(Conformance, CoversEveryShapeSpreadAndVariantOnEveryRow) {
       EXPECT_TRUE(of.shapes_without_tokens.contains(name(shape)));
       EXPECT_TRUE(of.shapes_of_many_tokens.contains(name(shape)));
     }
+    for (const Shape& shape : shapes_of_odd_blocks(row.scheme))
+      EXPECT_TRUE(of.shapes_of_many_tokens.contains(name(shape)));
     for (const Variant& variant : variants())
       EXPECT_TRUE(of.variants.contains(std::string(variant.name))) << variant.name;
   }
+}
+
+// gpt-oss has 22.5 blocks of 128 columns, and 11.25 of two ranks each.
+TEST(Conformance, EveryRowOfFp8BlocksHasShapesThatEndWithinBlock) {
+  int schemes_in_blocks = 0;
+  for (const Scheme& scheme : schemes()) {
+    const QuantKey& key = scheme.weight;
+    if (key.dtype != DType::kF8E4M3 || key.group.cols != 128) continue;
+    ++schemes_in_blocks;
+    int halves = 0, quarters = 0;
+    for (const Shape& shape : shapes_of_odd_blocks(scheme)) {
+      halves += shape.hidden_size % 128 == 64 && shape.intermediate_size % 128 == 64;
+      quarters += shape.hidden_size % 64 == 32 && shape.intermediate_size % 64 == 32;
+    }
+    EXPECT_GT(halves, 0) << name(scheme);
+    EXPECT_GT(quarters, 0) << name(scheme);
+  }
+  EXPECT_GE(schemes_in_blocks, 3);
 }
 
 TEST(Conformance, NamesCommandThatRunsOneCase) {

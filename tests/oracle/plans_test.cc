@@ -232,6 +232,11 @@ TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
   EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (Limits{9, 10}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (Limits{8, 9}));
   EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (Limits{0, 1}));
+  // Rows of fp8 may end within a block of 128 columns, but not within 32.
+  const Scheme blocks{kFp8Static128BlockSym, kFp8Dynamic128Sym};
+  EXPECT_EQ(fused(128, 2880, 2880, 4, blocks), fused(128, 2880, 2880, 4, int8));
+  EXPECT_EQ(fused(128, 2880, 1440, 4, blocks), fused(128, 2880, 1440, 4, int8));
+  EXPECT_EQ(fused(128, 2880, 2864, 4, blocks).second, 0);
 }
 
 // As Q4_K_M stores a layer: gate and up in Q4_K, down in Q6_K in every second layer.

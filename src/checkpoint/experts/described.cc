@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
@@ -6,6 +7,7 @@
 #include "checkpoint/experts/stack.h"
 #include "moracle/checkpoint.h"
 #include "quant/canonical.h"
+#include "quant/cut.h"
 #include "quant/widen.h"
 
 namespace moracle {
@@ -194,19 +196,18 @@ void widen(std::vector<DescribedMatrix::Source>& sources, const QuantKey& key) {
 }
 
 void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Source>& sources) {
-  const int64_t rows = shape.key.group.rows;
-  bool aligned = rows == 1 || sources.size() == 1;
-  if (!aligned && rows > 1) {
-    aligned =
-        std::all_of(sources.begin(), sources.end() - 1,
-                    [&](const DescribedMatrix::Source& source) { return source.n % rows == 0; });
-  }
-  if (aligned || !shape.key.quantized()) return;
-  shape.key.group.rows = 1;
+  if (!shape.key.quantized() || sources.size() == 1) return;
+  int64_t rows = shape.key.group.rows == GroupShape::kAll ? 1 : shape.key.group.rows;
+  for (auto source = sources.begin(); source != sources.end() - 1; ++source)
+    rows = std::gcd(rows, source->n);
+  if (rows == shape.key.group.rows) return;
+  shape.key.group.rows = rows;
   for (DescribedMatrix::Source& source : sources) {
     source.read_rows = {};
-    source.read = [read = std::move(source.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    source.read = [read = std::move(source.read),
+                   rows](ThreadPool& pool) -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix matrix, read(pool));
+      if (rows > 1) return divide_blocks(std::move(matrix), rows);
       expand_scale_rows(matrix);
       return matrix;
     };

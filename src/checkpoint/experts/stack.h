@@ -28,8 +28,9 @@ Result<Stack> describe_stack(const Checkpoint::State& state,
 /// Converts each source to the weight key of a common scheme when it is read (quant/widen.h).
 void widen(std::vector<DescribedMatrix::Source>& sources, const QuantKey& key);
 
-/// Blocks of rows cannot be stacked if one source ends inside a block. In this case every row gets
-/// its own scales with the same values. `shape` is the shape of the stacked sources.
+/// Blocks of rows cannot be stacked if one source ends inside a block. In this case blocks get as
+/// many rows as divide every source, with the same values: 64 of 128 where gate and up have 2,880.
+/// `shape` is the shape of the stacked sources.
 void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Source>& sources);
 
 /// Expert e of `module`, a tensor that holds all experts: `shape` is [experts, rows, columns] as

@@ -2,11 +2,14 @@
 #include "checkpoint/online/online.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/stack.h"
 #include "quant/canonical.h"
+#include "quant/cut.h"
 #include "quant/quantize_weight.h"
 
 namespace moracle {
@@ -30,12 +33,13 @@ Status check_online(const Scheme& scheme) {
                "it is " + name(scheme)};
 }
 
-bool ends_inside_block(const QuantKey& key, int64_t rows) {
-  return key.group.rows > 1 && rows % key.group.rows != 0;
+// Rows of a block in stacked matrices of `rows` rows each, as align_blocks has them.
+int64_t block_rows(const QuantKey& key, int64_t rows) {
+  return key.group.rows > 1 ? std::gcd(key.group.rows, rows) : key.group.rows;
 }
 
 // Quantizes `matrices` matrices of equal height, stacked in `floats`, each separately. If a block
-// would span two of them, every row gets its own scales.
+// would span two of them, blocks get fewer rows.
 Result<CanonicalMatrix> quantize_each(const CanonicalMatrix& floats, int64_t matrices,
                                       const QuantKey& key, ThreadPool& pool) {
   if (matrices == 1) return quantize_weight(floats, key, pool);
@@ -44,7 +48,8 @@ Result<CanonicalMatrix> quantize_each(const CanonicalMatrix& floats, int64_t mat
   for (int64_t first = 0; first < floats.n; first += rows) {
     MORACLE_TRY(CanonicalMatrix one,
                 quantize_weight(float_rows(floats, first, rows), key, pool, first));
-    if (ends_inside_block(key, rows)) expand_scale_rows(one);
+    if (const int64_t block = block_rows(key, rows); block != key.group.rows)
+      one = divide_blocks(std::move(one), block);
     if (first == 0) {
       whole.n = floats.n;
       whole.k = floats.k;
@@ -95,8 +100,7 @@ class OnlineQuantizer {
       for (DescribedMatrix::Source& source : expert)
         quantize_source(source, in_one ? matrices : 1, scheme.weight);
       matrix.shape_ = shape;
-      if (in_one && ends_inside_block(shape.key, shape.n / matrices))
-        matrix.shape_.key.group.rows = 1;
+      if (in_one) matrix.shape_.key.group.rows = block_rows(shape.key, shape.n / matrices);
       align_blocks(matrix.shape_, expert);
     }
     return matrix;

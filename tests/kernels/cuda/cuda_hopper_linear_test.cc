@@ -116,6 +116,27 @@ TEST_F(CudaHopperLinearTest, ManyPanelsOfBlockGiveResultsOfReference) {
   }
 }
 
+// The last block has 64 or 32 columns. One size has fewer tiles than SMs, the other more.
+TEST_F(CudaHopperLinearTest, BlocksThatEndWithinStageGiveResultsOfReferenceOnWgmma) {
+  for (const Size& size : {Size{392, 3008}, Size{24'008, 672}}) {
+    size_ = size;
+    for (const char* name : {"fp8-w8a8-block128x128", "fp8-w8a8-g128-token"}) {
+      const Scheme scheme = *parse_scheme(name);
+      const Selection selection = select_row(scheme, "cuda-sm90", false, size_);
+      if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
+      EXPECT_TRUE(cuda::planned_tokens(*selection.plan->matrices[0].kernel,
+                                       CudaForm::Kernel::kWgmma, false));
+      Linear linear = make(scheme, "cuda-sm90"), reference = make(scheme, "cuda-reference");
+      for (const int64_t tokens : {1, 16, 17, 64, 300}) {
+        SCOPED_TRACE(str(name, ", ", size.columns, " columns, ", tokens, " tokens"));
+        const std::vector<float> want = apply(reference, tokens, DType::kF32);
+        expect_near(apply(linear, tokens, DType::kF32), want, 1e-3f);
+        expect_near(apply(linear, tokens, DType::kBF16), want, 0x1p-7f);
+      }
+    }
+  }
+}
+
 TEST_F(CudaHopperLinearTest, DeterministicPlansDoNotStreamWeights) {
   const Scheme scheme = *parse_scheme("int4-w4a16-g128");
   const Selection selection = select_row(scheme, "cuda-sm90", true);

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
+#include "kernels/cuda/planned_tokens.h"
 #include "kernels/kernel_device.h"
 #include "moe/moe_access.h"
 #include "moracle/moe.h"
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int64_t kMostTokens = 2000, kTopK = 4;
 struct Sizes {
-  int64_t hidden = 512, intermediate = 256;
+  int64_t hidden = 512, intermediate = 256, experts = 32, top_k = kTopK;
 };
 
 class CudaHopperTest : public CudaTest {
@@ -27,10 +28,10 @@ class CudaHopperTest : public CudaTest {
   static Request request_of(const Scheme& scheme, const char* backend, Sizes sizes = {}) {
     Request request;
     request.layer.name = "layer";
-    request.layer.num_experts = 32;
+    request.layer.num_experts = sizes.experts;
     request.layer.hidden_size = sizes.hidden;
     request.layer.intermediate_size = sizes.intermediate;
-    request.layer.top_k = kTopK;
+    request.layer.top_k = sizes.top_k;
     request.layer.scheme = scheme;
     request.max_num_tokens = kMostTokens;
     request.backend = backend;
@@ -151,13 +152,24 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
 TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   int compared = 0;
-  for (const char* name : {"bf16", "int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128",
-                           "mxfp8-w8a8", "int4-w4afp8-g128", "mxfp4-w4afp8"}) {
-    const Request request = request_of(*parse_scheme(name), "cuda-sm90");
+  constexpr Sizes kOdd{448, 320};  // 3.5 and 2.5 blocks of 128 columns
+  // GEMM 1 reads many tokens in the order of experts, and gathers prepared ones.
+  constexpr Sizes kWide{512, 4096, 8, 2};
+  const std::pair<const char*, Sizes> kLayers[] = {{"bf16", {}},
+                                                   {"int8-w8a8", {}},
+                                                   {"fp8-w8a8-channel", {}},
+                                                   {"fp8-w8a8-block128x128", {}},
+                                                   {"fp8-w8a8-block128x128", kWide},
+                                                   {"fp8-w8a8-block128x128", kOdd},
+                                                   {"mxfp8-w8a8", {}},
+                                                   {"int4-w4afp8-g128", {}},
+                                                   {"mxfp4-w4afp8", {}}};
+  for (const auto& [name, sizes] : kLayers) {
+    const Request request = request_of(*parse_scheme(name), "cuda-sm90", sizes);
     FusedMoe moe = make(request);
     for (const int64_t tokens : {20, 50, 100, 300, 1000, 2000}) {
       if (!moe.plan().matrices[0].kernel->fuses(tokens)) continue;
-      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      SCOPED_TRACE(str(name, ", ", request.layer.hidden_size, " columns, ", tokens, " tokens"));
       std::vector<Batch> batches;
       std::vector<std::vector<float>> want;
       for (const uint64_t seed : {7, 8}) {
@@ -205,7 +217,8 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
        {"bf16", "int4-w4a16-g32-asym", "int8-w8a8", "fp8-w8a8-channel", "mxfp4-w4a16",
         "mxfp8-w8a16", "mxfp8-w8a8", "int8-w8a16-g16-s8-6bit", "int4-w4a16-g16-min-s8",
         "int4-w4a8-g16-min-s8", "int4-w4a16-g32", "int8-w8a16-g32-s16", "int4-w4afp8-channel",
-        "mxfp4-w4afp8", "nvfp4-w4afp8"}) {
+        "mxfp4-w4afp8", "nvfp4-w4afp8", "fp8-w8a8-block128x128", "fp8-w8a8-block32x128",
+        "fp8-w8a8-g128-token"}) {
     const Scheme scheme = *parse_scheme(name);
     FusedMoe moe = make(request_of(scheme, "cuda-sm90", kSizes));
     FusedMoe reference = make(request_of(scheme, "cuda-reference", kSizes));
@@ -214,6 +227,29 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
       const Batch b = batch(request_of(scheme, "cuda-sm90", kSizes), tokens);
       const std::vector<float> got = apply(moe, b);
       expect_near(got, apply(reference, b), tolerance(scheme));
+    }
+  }
+}
+
+// The last block of a row has 64 columns, as in gpt-oss (2,880), 32, or 96; so has the last group
+// of gates, and the second half of the rows of w13 begins within a block.
+TEST_F(CudaHopperTest, BlocksThatEndWithinStageGiveResultsOfReferenceOnWgmma) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  const Scheme scheme = *parse_scheme("fp8-w8a8-block128x128");
+  for (const Sizes sizes :
+       {Sizes{448, 320}, Sizes{576, 192}, Sizes{416, 224}, Sizes{608, 160}, Sizes{512, 320},
+        Sizes{448, 256}, Sizes{64, 320}, Sizes{448, 1120}, Sizes{448, 4096, 8, 2}}) {
+    const Request request = request_of(scheme, "cuda-sm90", sizes);
+    FusedMoe moe = make(request);
+    FusedMoe reference = make(request_of(scheme, "cuda-reference", sizes));
+    EXPECT_TRUE(
+        cuda::planned_tokens(*moe.plan().matrices[0].kernel, CudaForm::Kernel::kWgmma, true));
+    for (const int64_t tokens : {1, 8, 60, 130, 300, 500, 2000}) {
+      SCOPED_TRACE(str(sizes.hidden, " and ", sizes.intermediate, " columns, ", tokens, " tokens"));
+      const Batch b = batch(request, tokens);
+      const std::vector<float> got = apply(moe, b);
+      expect_near(got, apply(reference, b), tolerance(scheme));
+      EXPECT_EQ(apply(moe, b), got);
     }
   }
 }

@@ -87,10 +87,13 @@ TEST_P(QuantizeOps, MatchesReferenceBits) {
 }
 
 // Enough rows that a GPU thread has several vectors, with few and with many columns. The last rows
-// fill no whole block.
+// fill no whole block, and the last columns no whole group.
 TEST_P(QuantizeOps, ManyRowsMatchReferenceBits) {
   for (const auto& [key, rows, cols] :
        {std::tuple<QuantKey, int64_t, int64_t>{kFp8Dynamic128Sym, 4101, 2176},
+        {kFp8Dynamic128Sym, 1401, 2880},
+        {kFp8Dynamic128Sym, 5, 2912},
+        {fp8_dynamic_group(256), 40, 1032},
         {kInt8DynamicTokenSym, 2801, 768},
         {kFp8DynamicTokenSym, 129, 16384}}) {
     SCOPED_TRACE(str(name(key.dtype), ", ", cols, " columns"));

@@ -71,6 +71,9 @@ struct WgmmaKernels {
   std::span<const WgmmaKernel> plain;
   /// The last of `plain` for scales by row. Null: the same.
   const WgmmaKernel* by_row;
+  /// The last of `grouped` for gates whose rows are contiguous for each tile, with scales by group.
+  /// Null: none.
+  const WgmmaKernel* ordered;
 };
 
 // Weights and activations in these types; without the second type activations are bf16.
@@ -90,6 +93,7 @@ WgmmaKernels wgmma_fp8_fp8();
 WgmmaKernels wgmma_fp8_fp8_groups();        ///< multiples of 128 columns
 WgmmaKernels wgmma_fp8_fp8_tokens();        ///< the same, activations with one scale per token
 WgmmaKernels wgmma_fp8_fp8_blocks();        ///< weights in blocks of 128 x 128
+WgmmaKernels wgmma_fp8_fp8_blocks_by_32();  ///< the same for gates, 32 outputs share a scale
 WgmmaKernels wgmma_int4_fp8();              ///< multiples of 128 columns, without zero points
 WgmmaKernels wgmma_int4_fp8_zeros();        ///< the same with zero points
 WgmmaKernels wgmma_int4_fp8_wide_groups();  ///< other groups, activations in bf16

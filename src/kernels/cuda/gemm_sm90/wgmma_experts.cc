@@ -1,9 +1,9 @@
-// A layer's experts for many tokens: activations in fragment order or as codes, a plan of the rows,
-// GEMM 1 with the activation, codes again, GEMM 2, and the weighted sum.
-#include <utility>
-
+// A layer's experts for many tokens: a plan of the rows, activations in fragment order or as codes,
+// perhaps in the order of the rows, GEMM 1 with the activation, codes again, GEMM 2, and the
+// weighted sum.
 #include "base/text.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/gemm_sm90/scale_rows.h"
 #include "kernels/cuda/gemm_sm90/wgmma_launch.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/cuda/operands/scaling_plan.h"
@@ -55,11 +55,14 @@ class WgmmaExperts : public FusedExperts {
                                 num_local_, scratch.rows, stream));
     // The input is prepared while rows are planned, unless GEMM 1 needs the plan early.
     const Overlap overlap = kernel.loads_ahead ? Overlap::kNone : Overlap::kPrevious;
+    const auto& key = scheme_.activation;
     Rows input = call.input;
-    if (!is_prepared) {
+    const bool ordered = !is_prepared && reads_ordered(scratch, num_rows);
+    if (ordered) {
+      MORACLE_TRY(input, in_order(call, expert_map, scratch, stream));
+    } else if (!is_prepared) {
       MORACLE_TRY(input, prepared(call.input.values, scratch, overlap, stream));
     }
-    const auto& key = scheme_.activation;
     const WgmmaInput form = input_of(w2_);
     const bool codes = key && form == WgmmaInput::kCodes;
     const Matrix h = scratch.activated.slice(0, num_rows);
@@ -71,9 +74,13 @@ class WgmmaExperts : public FusedExperts {
     // much as scales take.
     if (by_group) intermediate.scales = static_cast<float*>(h.data);
     MORACLE_CHECK(first_.run(
-        w13_, {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows}, intermediate,
-        &activation_, stream,
-        {.y_fragments = !codes, .after_plan = is_prepared, .y_scales_by_group = by_group}));
+        w13_,
+        {input, ordered ? nullptr : scratch.rows.row_token, scratch.rows.expert_offsets, num_rows},
+        intermediate, &activation_, stream,
+        {.y_fragments = !codes,
+         .after_plan = is_prepared,
+         .x_scales_by_group = ordered,
+         .y_scales_by_group = by_group}));
     if (codes && !quantized) {
       intermediate = scratch.intermediate.first(num_rows);
       intermediate.num_scales = num_groups(*key, h.cols);
@@ -99,13 +106,43 @@ class WgmmaExperts : public FusedExperts {
   WgmmaInput input_of(const KernelWeights& weights) const {
     return wgmma_input(weights.shape, scheme_);
   }
+  // True if GEMM 1 reads rows in the order of experts. Their codes and scales lie in the memory of
+  // y, which GEMM 2 writes.
+  bool reads_ordered(const MoeScratch& scratch, int64_t num_rows) const {
+    const auto& key = scheme_.activation;
+    const int64_t cols = w13_.shape.k;
+    return key && input_of(w13_) == WgmmaInput::kCodes && num_groups(*key, cols) > 1 &&
+           first_.prefers_ordered_rows(w13_, num_rows, top_k_) && scratch.y.rows >= num_rows &&
+           scratch.y.stride == cols &&
+           scale_rows(num_rows, num_local_) * num_groups(*key, cols) * 4 <= num_rows * cols;
+  }
+  Result<Rows> in_order(const ExpertsCall& call, const int32_t* expert_map,
+                        const MoeScratch& scratch, Stream stream) const {
+    MORACLE_TRY(const Matrix x, in_whole_vectors(call.input.values, scratch, stream));
+    const QuantKey& key = *scheme_.activation;
+    const int64_t cols = x.cols, num_rows = x.rows * top_k_;
+    auto* const codes = static_cast<std::byte*>(scratch.y.data);
+    const Rows to{{codes, key.dtype, num_rows, cols, cols},
+                  reinterpret_cast<float*>(codes + num_rows * cols),
+                  num_groups(key, cols)};
+    MORACLE_CHECK(quantize_ordered(
+        device_.queue(), x, key, to,
+        {scratch.rows.slot_row, call.topk_ids, expert_map, scratch.rows.expert_offsets,
+         static_cast<int>(top_k_), num_local_, num_rows},
+        stream));
+    return to;
+  }
+  Result<Matrix> in_whole_vectors(const Matrix& x, const MoeScratch& scratch, Stream stream) const {
+    if (reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0) return Matrix(x);
+    const Matrix to = scratch.hidden.slice(0, x.rows);
+    MORACLE_CHECK(device_.ops().convert(x, to, stream));
+    return Matrix(to);
+  }
   // Codes, or values or codes in bf16, in fragment order.
-  Result<Rows> prepared(Matrix x, const MoeScratch& scratch, Overlap overlap, Stream stream) const {
-    if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.stride % 8 != 0) {
-      const Matrix from = std::exchange(x, scratch.hidden.slice(0, x.rows));
-      MORACLE_CHECK(device_.ops().convert(from, x, stream));
-      overlap = Overlap::kNone;
-    }
+  Result<Rows> prepared(const Matrix& from, const MoeScratch& scratch, Overlap overlap,
+                        Stream stream) const {
+    MORACLE_TRY(const Matrix x, in_whole_vectors(from, scratch, stream));
+    if (x.data != from.data) overlap = Overlap::kNone;
     const auto& key = scheme_.activation;
     Rows to = scratch.input.first(x.rows);
     if (!key) {
@@ -139,8 +176,8 @@ class WgmmaExperts : public FusedExperts {
 Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
                                                          const GroupedLinear& w2, const Plan& plan,
                                                          int64_t least_tokens, CudaDevice& device) {
-  MORACLE_TRY(const WgmmaLaunch first, WgmmaLaunch::make(w13.weights(), device.queue()));
-  MORACLE_TRY(const WgmmaLaunch second, WgmmaLaunch::make(w2.weights(), device.queue()));
+  MORACLE_TRY(const WgmmaLaunch first, WgmmaLaunch::make(w13.weights(), true, device.queue()));
+  MORACLE_TRY(const WgmmaLaunch second, WgmmaLaunch::make(w2.weights(), false, device.queue()));
   return std::unique_ptr<FusedExperts>(
       new WgmmaExperts(w13.weights(), w2.weights(), first, second, plan, least_tokens, device));
 }

@@ -118,8 +118,9 @@ WgmmaKernel wgmma_kernel() {
 
 /// Kernels for kWgmmaTiles. Tiles of 144 and 192 rows need the registers that unpacking takes.
 /// `Many` is the operand of experts from 128 rows on, `Plain` that of their matrices without gates,
-/// and `ByRow` the same for scales by row.
-template <class Operand, class Many = Operand, class Plain = Many, class ByRow = Plain>
+/// `ByRow` the same for scales by row, and `Ordered` that of gates whose rows are ordered.
+template <class Operand, class Many = Operand, class Plain = Many, class ByRow = Plain,
+          class Ordered = Many>
 WgmmaKernels wgmma_kernels() {
   // k-blocks of a stage: 128 bytes of a row, at least. Twice as many of MXFP4 are up to 4 % faster,
   // of int4 slower, where fewer stages fit beside its scales. The CTAs of a cluster share few
@@ -164,7 +165,14 @@ WgmmaKernels wgmma_kernels() {
     static const WgmmaKernel kByRow = wgmma_kernel<ByRow, FullWgmmaTile<ByRow, 2, 128, kBlocks>>();
     by_row = &kByRow;
   }
-  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared, plain, by_row};
+  const WgmmaKernel* ordered = nullptr;
+  if constexpr (!std::is_same_v<Ordered, Many>) {
+    static_assert(!Many::kWide);
+    static const WgmmaKernel kOrdered =
+        wgmma_kernel<Ordered, FullWgmmaTile<Ordered, 2, 128, kBlocks>>();
+    ordered = &kOrdered;
+  }
+  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared, plain, by_row, ordered};
 }
 
 }  // namespace moracle::cuda

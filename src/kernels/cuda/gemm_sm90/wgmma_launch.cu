@@ -13,12 +13,14 @@
 namespace moracle::cuda {
 namespace {
 
-// Scales in blocks: the 128 outputs that a warpgroup's panels belong to must share a scale, in both
-// halves of a gated matrix.
-WgmmaKernels fp8_kernels(const MatrixShape& shape, const QuantKey& activation, bool in_groups) {
+// Scales in blocks: 128 outputs of a tile must share a scale, or 32 in a matrix with gates, whose
+// second half may begin within a block.
+WgmmaKernels fp8_kernels(const MatrixShape& shape, const QuantKey& activation, bool in_groups,
+                         bool gated) {
   if (!in_groups) return wgmma_fp8_fp8();
-  const bool blocks = shape.key.group.rows % 128 == 0 && shape.n % 256 == 0;
-  if (blocks) return wgmma_fp8_fp8_blocks();
+  const int64_t rows = shape.key.group.rows, gates = gated ? shape.n / 2 : 0;
+  if (rows % 128 == 0 && gates % 128 == 0) return wgmma_fp8_fp8_blocks();
+  if (gated && rows % 32 == 0 && gates % 32 == 0) return wgmma_fp8_fp8_blocks_by_32();
   return activation.group.cols == GroupShape::kAll ? wgmma_fp8_fp8_tokens()
                                                    : wgmma_fp8_fp8_groups();
 }
@@ -29,7 +31,7 @@ bool has_block_groups(const MatrixShape& shape) {
          mma16::num_blocks(shape.k) >= 4 && !panels_have_zero_points(shape);
 }
 
-WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
+WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, bool gated) {
   const bool in_groups = scales_in_groups(shape, scheme);
   const WgmmaInput input = wgmma_input(shape, scheme);
   if (input == WgmmaInput::kWideCodes) {
@@ -41,7 +43,8 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     if (shape.key.dtype == DType::kI4)
       return panels_have_zero_points(shape) ? wgmma_int4_fp8_zeros() : wgmma_int4_fp8();
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8();
-    return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, *key, in_groups);
+    return key->dtype == DType::kI8 ? wgmma_int8_int8()
+                                    : fp8_kernels(shape, *key, in_groups, gated);
   }
   if (wgmma_multiplies_values(shape)) {
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();
@@ -79,16 +82,18 @@ CodeOrder wgmma_order(const KernelWeights& weights) {
   }
 }
 
-Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, const Queue& queue) {
+Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, bool gated,
+                                      const Queue& queue) {
   WgmmaLaunch gemm;
   gemm.scheme_ = product_scheme(weights.shape, weights.scheme);
-  gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_);
+  gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_, gated);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  const auto& [grouped, dense, shared, plain, by_row] = gemm.kernels_;
-  const std::span<const WgmmaKernel> one(shared, shared == nullptr ? 0 : 1),
-      last(by_row, by_row == nullptr ? 0 : 1);
-  for (const auto& kernels : {grouped, dense, one, plain, last}) {
+  const auto& [grouped, dense, shared, plain, by_row, ordered] = gemm.kernels_;
+  const auto one = [](const WgmmaKernel* kernel) {
+    return std::span(kernel, kernel == nullptr ? 0 : 1);
+  };
+  for (const auto& kernels : {grouped, dense, plain, one(shared), one(by_row), one(ordered)}) {
     for (const WgmmaKernel& kernel : kernels)
       MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -132,7 +137,7 @@ const WgmmaKernel& WgmmaLaunch::experts_kernel(const KernelWeights& weights,
 
 // Null: as with an activation.
 const WgmmaKernel* WgmmaLaunch::plain_kernel(size_t choice, bool scales_by_group) const {
-  const auto& [grouped, dense, shared, plain, by_row] = kernels_;
+  const auto& [grouped, dense, shared, plain, by_row, ordered] = kernels_;
   const size_t first = grouped.size() - plain.size();
   if (choice < first) return nullptr;
   const WgmmaKernel& kernel = plain[choice - first];
@@ -144,12 +149,22 @@ bool WgmmaLaunch::prefers_scales_by_group(const KernelWeights& weights, int64_t 
   return plain != nullptr && plain->scales_by_group;
 }
 
+bool WgmmaLaunch::prefers_ordered_rows(const KernelWeights& weights, int64_t num_rows,
+                                       int64_t top_k) const {
+  // Ordered rows take top_k times the bytes, and wait for their plan. What the products gain grows
+  // with the outputs: 12 % of Mixtral's layer with 8,192 tokens, nothing where top_k is 4 or 8
+  // (bench/lab/fp8_blocks.md).
+  constexpr int64_t kLeastOutputs = 4096;
+  return kernels_.ordered != nullptr && weights.shape.n >= kLeastOutputs * top_k &&
+         experts_choice(weights, num_rows) + 1 == kernels_.grouped.size();
+}
+
 Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
                         const ActivationSpec* activation, Stream stream,
                         const WgmmaOptions& options) const {
   if (rows.num_rows == 0 || weights.num_experts == 0) return {};
   const Matrix& y = to.values;
-  const auto& [grouped, dense, shared, plain, by_row] = kernels_;
+  const auto& [grouped, dense, shared, plain, by_row, ordered] = kernels_;
   const bool linear = rows.expert_offsets == nullptr;
   const size_t choice = linear ? static_cast<size_t>(wgmma_dense_choice(rows.num_rows))
                                : experts_choice(weights, rows.num_rows);
@@ -165,6 +180,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   const WgmmaKernel* kernel = nullptr;
   if (activation == nullptr && rows.row_index == nullptr && !options.y_fragments)
     kernel = plain_kernel(choice, options.x_scales_by_group);
+  if (activation != nullptr && options.x_scales_by_group) kernel = ordered;
   if (kernel == nullptr) kernel = &grouped[choice];
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
                 resident = int64_t{kernel->per_sm} * queue_->num_sms;

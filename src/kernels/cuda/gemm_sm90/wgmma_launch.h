@@ -19,15 +19,15 @@ struct WgmmaOptions {
   /// plan before the previous kernel is complete.
   bool after_plan = false;
   /// Scales in groups of x or y lie as [group][row] (scale_rows.h). For x the kernel must prefer
-  /// that.
+  /// that, or ordered rows.
   bool x_scales_by_group = false, y_scales_by_group = false;
 };
 
 class WgmmaLaunch {
  public:
   /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles. The weights must
-  /// stay where they are.
-  static Result<WgmmaLaunch> make(const KernelWeights& weights, const Queue& queue);
+  /// stay where they are. `gated`: `run` gets an activation.
+  static Result<WgmmaLaunch> make(const KernelWeights& weights, bool gated, const Queue& queue);
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
   /// in fragment order. If y has scales, it holds codes, which needs a kernel that quantizes.
@@ -38,6 +38,10 @@ class WgmmaLaunch {
   /// True if the kernel without an activation for `num_rows` rows of experts in their order, with
   /// scales in groups, is faster with scales by group.
   bool prefers_scales_by_group(const KernelWeights& weights, int64_t num_rows) const;
+
+  /// True if GEMM 1 is faster on `num_rows` rows that are quantized in the order of experts, with
+  /// scales by group, than on gathered tokens.
+  bool prefers_ordered_rows(const KernelWeights& weights, int64_t num_rows, int64_t top_k) const;
 
   /// The kernel for `num_rows` rows of experts.
   const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;

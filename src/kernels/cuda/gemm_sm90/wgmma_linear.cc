@@ -47,7 +47,7 @@ class WgmmaDense : public LinearKernel {
 }  // namespace
 
 Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device) {
-  MORACLE_TRY(const WgmmaLaunch gemm, WgmmaLaunch::make(linear.weights(), device.queue()));
+  MORACLE_TRY(const WgmmaLaunch gemm, WgmmaLaunch::make(linear.weights(), false, device.queue()));
   linear.add<WgmmaDense>(tokens, gemm, device);
   return {};
 }

@@ -81,10 +81,10 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
       return shape.key.dtype == DType::kI8 && !in_groups ? kAllTiles : 0;
     const bool by_token = key->group.cols == GroupShape::kAll;
     if (is_four_bits(shape)) return by_token && becomes_fp8(shape) ? kUnpackingTiles : 0;
+    // The last group of a row may have fewer columns: zeros fill its stage.
     const bool fits =
         ends_with_stages(shape.key.group.cols, shape.k) && (by_token || key->group.cols == 128);
-    const bool whole = by_token || shape.k % 128 == 0;
-    return shape.key.dtype == DType::kF8E4M3 && fits && whole ? kUnpackingTiles : 0;
+    return shape.key.dtype == DType::kF8E4M3 && fits ? kUnpackingTiles : 0;
   }
   return float_tiles(shape);
 }

@@ -142,8 +142,9 @@ class WgmmaProducer {
         const TilePanels<Tile> panels(a_, tile);
         const auto* const scales =
             reinterpret_cast<const float*>(a_.base + tile.expert * a_.expert_bytes + a_.scales_at);
-        if (scaled_tile() >= 0)
-          w_scales_ = scales + int64_t{min(panels[scaled_tile() * kTmaPanels], a_.panels - 1)} *
+        constexpr int kScaledPanels = kTmaPanels / kTileScales<Operand>;
+        if (own_scale() >= 0)
+          w_scales_ = scales + int64_t{min(panels[own_scale() * kScaledPanels], a_.panels - 1)} *
                                    a_.weight_groups.count * 16;
       }
       x_scales_ = thread() < tile.rows
@@ -169,16 +170,16 @@ class WgmmaProducer {
       if (x_scales_ != nullptr)
         cp_async_4(stage + Tile::kXScales + thread() * 4, x_scales_ + group_of(a_.x_groups, first),
                    true);
-      if (Operand::kTokenRows && scaled_tile() >= 0)
-        cp_async_4(stage + Tile::kXScales + (Tile::kRows + scaled_tile()) * 4,
+      if (Operand::kTokenRows && own_scale() >= 0)
+        cp_async_4(stage + Tile::kXScales + (Tile::kRows + own_scale()) * 4,
                    w_scales_ + group_of(a_.weight_groups, first) * 16, true);
     }
   }
 
-  // The TMA tile of weights whose scale this thread copies, or -1: not a thread of the warp that
-  // copies TMA tiles.
-  __device__ static int scaled_tile() {
-    return thread() >= 32 && thread() < 32 + kTmaTiles ? thread() - 32 : -1;
+  // The scale of the TMA tiles of weights that this thread copies, or -1: not a thread of the warp
+  // that copies TMA tiles.
+  __device__ static int own_scale() {
+    return thread() >= 32 && thread() < 32 + kTmaTiles * kTileScales<Operand> ? thread() - 32 : -1;
   }
 
   // TMA fills elements outside the matrix with zeros and counts their bytes, too.

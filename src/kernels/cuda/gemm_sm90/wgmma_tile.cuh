@@ -27,6 +27,13 @@ inline constexpr bool kLoadsRows = requires {
 template <class Operand>
 inline constexpr bool kScalesOutputs = Operand::kTokenRows&& Operand::kXScales == XScales::kToken;
 
+/// Scales of a TMA tile of weights, 128 outputs, where tokens are the rows of the product.
+template <class Operand>
+inline constexpr int kTileScales = [] {
+  if constexpr (requires { Operand::kScaledOutputs; }) return 128 / Operand::kScaledOutputs;
+  return 1;
+}();
+
 /// Two consumer warpgroups compute. Each of their warps has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
 /// producer warpgroup loads stages of kBlocks k-blocks. An SM runs kPerSm CTAs. The CTAs of a
@@ -77,14 +84,16 @@ struct WgmmaTile {
   static constexpr int kScaleBytes = Operand::kFolded || kIsRebased<Operand> ? 16 : 64;
 
   // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [panel][group][16]; zero
-  // points and minimums likewise; scales of x [row], and where tokens are rows, one for each TMA
-  // tile of weights.
+  // points and minimums likewise; scales of x [row], and where tokens are rows, kTileScales for
+  // each TMA tile of weights.
   static constexpr int kCodes = kAtoms * kAtomBytes;
   static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
   static constexpr int kMinimums = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
   static constexpr int kXScales = kMinimums + (Operand::kValues ? kGroups * kAllPanels * 64 : 0);
-  static constexpr int kWeightScale = kLoadsRows<Operand> ? 4 : 1;  // floats: TMA copies 16 bytes
+  // Floats of a TMA tile: TMA copies 16 bytes.
+  static constexpr int kWeightScale = kLoadsRows<Operand> ? 4 : kTileScales<Operand>;
+  static_assert(!kLoadsRows<Operand> || kTileScales<Operand> == 1);
   static constexpr int kStageEnd = kXScales +
                                    (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
                                    (Operand::kTokenRows && Operand::kXScales == XScales::kGroup

@@ -160,14 +160,16 @@ class TokenEpilogue {
     }
   }
 
-  // The tile's activated outputs of a token are a group: 128 columns, rounded to bf16 as
-  // quantize_vectors reads them. Four lanes have them.
+  // The tile's activated outputs of a token are a group: 128 columns, or fewer at the end of a row
+  // whose columns 32 divides. They are rounded to bf16 as quantize_vectors reads them. Four lanes
+  // have them.
   __device__ __forceinline__ void store_codes(const Sums& sums, int i, int row, bool there) const {
     static_assert(Tile::kHalf * 16 == 128);
     uint32_t pairs[Tile::kHalf][2], largest = 0;
 #pragma unroll
     for (int q = 0; q < Tile::kHalf; ++q) {
-      const float4 four = activated(sums, q, i);
+      float4 four{};
+      if (kWholeGroups || panels_.there(q)) four = activated(sums, q, i);
       pairs[q][0] = as_bits(__float22bfloat162_rn({four.x, four.y}));
       pairs[q][1] = as_bits(__float22bfloat162_rn({four.z, four.w}));
 #pragma unroll
@@ -193,15 +195,20 @@ class TokenEpilogue {
         words[0] = four_codes(pairs[q], divide), words[1] = four_codes(pairs[q + 1], divide);
       const uint32_t other = __shfl_xor_sync(kAllLanes, lane < 2 ? words[1] : words[0], 2);
       const uint2 two = lane < 2 ? uint2{words[0], other} : uint2{other, words[1]};
-      if (there) *reinterpret_cast<uint2*>(to + q * 16) = two;
+      if (there && (kWholeGroups || panels_.there(q))) *reinterpret_cast<uint2*>(to + q * 16) = two;
     }
     if (there && lane == 0) {
       const int64_t of = a_.y_scale_rows > 0
                              ? int64_t{group} * a_.y_scale_rows +
                                    scale_row(info_.tile.first_row, info_.tile.expert) + row
-                             : at * (a_.columns / 128) + group;
+                             : at * groups_of_row() + group;
       a_.y_scales[of] = scale;
     }
+  }
+  // Gates with one scale of weights for 128 have whole groups.
+  static constexpr bool kWholeGroups = kTileScales<Operand> == 1;
+  __device__ int groups_of_row() const {
+    return (a_.columns + (kWholeGroups ? 0 : 127)) / 128;
   }
   __device__ static uint32_t four_codes(const uint32_t (&pairs)[2], const Divisor& divide) {
     uint32_t codes[2];

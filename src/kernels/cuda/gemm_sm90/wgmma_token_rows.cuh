@@ -1,7 +1,7 @@
 // Mainloop of a consumer warpgroup for tiles whose tokens are the rows of the product: 64 tokens
 // times all outputs of the tile, which wgmma reads from shared memory. So the scales of a token,
 // and of 128 outputs, are a few scalars of a thread. Tokens come from registers, or where whole
-// lines are stored from shared memory.
+// lines are stored, or TMA loads tokens, from shared memory.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
@@ -52,9 +52,11 @@ class TokenMainloop {
 
  private:
   static constexpr bool kScalesInStages = Operand::kXScales == XScales::kGroup;
-  static constexpr bool kTokensShared = kStoresLines<Operand> || !kScalesInStages;
+  static constexpr bool kTokensShared =
+      kStoresLines<Operand> || kLoadsRows<Operand> || !kScalesInStages;
   static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
   static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
+  static constexpr int kScales = kTileScales<Operand>;
   static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
 
   // Each stage has scales.
@@ -117,15 +119,18 @@ class TokenMainloop {
     }
   }
 
-  // The factors of the sums of the lane's two tokens and each TMA tile.
+  // The factors of the sums of the lane's two tokens and each scale of the TMA tiles.
   struct Factors {
-    float of[kChunks][2];
+    float of[kChunks][kScales][2];
     __device__ explicit Factors(const uint8_t* stage) {
       const auto* const x = reinterpret_cast<const float*>(stage + Tile::kXScales);
 #pragma unroll
       for (int p = 0; p < kChunks; ++p) {
-        const float w = x[Tile::kRows + p * Tile::kWeightScale];
-        of[p][0] = x[token()] * w, of[p][1] = x[token() + 8] * w;
+#pragma unroll
+        for (int s = 0; s < kScales; ++s) {
+          const float w = x[Tile::kRows + p * Tile::kWeightScale + s];
+          of[p][s][0] = x[token()] * w, of[p][s][1] = x[token() + 8] * w;
+        }
       }
     }
   };
@@ -169,9 +174,10 @@ class TokenMainloop {
   }
   __device__ static __forceinline__ void promote(float (&to)[kWidth / 2],
                                                  const float (&sum)[kWidth / 2],
-                                                 const float (&factors)[2]) {
+                                                 const float (&factors)[kScales][2]) {
 #pragma unroll
-    for (int i = 0; i < kWidth / 2; ++i) to[i] += sum[i] * factors[i % 4 / 2];
+    for (int i = 0; i < kWidth / 2; ++i)
+      to[i] += sum[i] * factors[i * kScales / (kWidth / 2)][i % 4 / 2];
   }
 
   // A product's sums lie in registers that follow one another, and registers of one parity share a

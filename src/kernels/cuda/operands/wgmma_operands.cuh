@@ -204,6 +204,13 @@ struct Fp8TokenChannels : Fp8Tokens {
   static constexpr int kSumStages = 2;
 };
 
+/// `Operand` where 32 outputs share a scale, not 128: gates and outputs whose number is no multiple
+/// of 128. The outputs of a tile then begin within a block of scales.
+template <class Operand>
+struct ScaledBy32 : Operand {
+  static constexpr int kScaledOutputs = 32;
+};
+
 /// `Operand` for matrices without gates: warps store whole lines of y through shared memory. Where
 /// tokens are the rows of the product, wgmma reads them from shared memory, too. Gated ones are not
 /// faster so (bench/lab/fp8_blocks.md).
@@ -215,6 +222,13 @@ struct WholeLines : Operand {
 /// The same where rows of x are contiguous for each tile: TMA loads them.
 template <class Operand>
 struct OrderedRows : WholeLines<Operand> {
+  static constexpr bool kOrderedRows = true;
+};
+
+/// `Operand` for gates, where rows of x are contiguous for each tile: TMA loads them, and wgmma
+/// reads them from shared memory.
+template <class Operand>
+struct OrderedGates : Operand {
   static constexpr bool kOrderedRows = true;
 };
 

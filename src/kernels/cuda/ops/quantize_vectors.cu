@@ -1,10 +1,12 @@
 #include "kernels/cuda/ops/quantize_vectors.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/gemm_sm90/scale_rows.h"
 #include "kernels/cuda/ops/beside.cuh"
 #include "kernels/cuda/ptx/arithmetic.cuh"
 #include "kernels/cuda/quantize_values.cuh"
@@ -12,6 +14,21 @@
 
 namespace moracle::cuda {
 namespace {
+
+// Where a token's rows lie.
+struct Order {
+  OrderedRowsOf of;
+  int scale_rows;
+
+  __device__ int row(int64_t token, int slot) const { return of.slot_row[token * of.top_k + slot]; }
+  // Index of the scale of a row in a group.
+  __device__ int scale(int64_t token, int slot, int row) const {
+    int expert = of.topk_ids[token * of.top_k + slot];
+    if (of.expert_map != nullptr) expert = of.expert_map[expert];
+    const int first = of.expert_offsets[expert];
+    return scale_row(first, expert) + row - first;
+  }
+};
 
 // Rows of bf16 whose columns are whole vectors of eight.
 struct VectorArgs {
@@ -39,10 +56,9 @@ struct RowShape {
   int warps, block_rows;
 };
 
-// Stores the codes of neighbouring vectors by whole words of 8 bytes: in fragment order, two lanes
-// exchange half of their codes.
-__device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 words, bool there) {
-  uint8_t* const to = a.to + row * a.to_stride;
+// Brings the codes of neighbouring vectors to their order. In fragment order two lanes exchange
+// half of their codes, so that each stores whole words of 8 bytes, at `column`.
+__device__ uint2 arranged(const VectorArgs& a, int& column, uint2 words) {
   if (a.fragments) {
     words = {fragment_order::permute_bytes(words.x, words.y, a.bytes.first),
              fragment_order::permute_bytes(words.x, words.y, a.bytes.second)};
@@ -52,7 +68,10 @@ __device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 
     const int even = (column & ~15) / 4;  // the first natural word of both
     column = 4 * static_cast<int>(fragment_order::position(1, odd ? even + 1 : even));
   }
-  if (there) *reinterpret_cast<uint2*>(to + column) = words;
+  return words;
+}
+__device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 words) {
+  *reinterpret_cast<uint2*>(a.to + row * a.to_stride + column) = words;
 }
 
 // Stores eight codes of e4m3 as bf16.
@@ -68,11 +87,12 @@ __device__ void store_wide(const VectorArgs& a, int64_t row, int column, uint2 w
 }
 
 // Quantizes rows with one scale, or with one for each group of 8 to 256 columns, a power of two:
-// then some lanes of a warp have a group. A thread loads kEach vectors at once to hide their
-// latency. One scale: these are all of a thread's vectors.
-template <int kEach, bool kGroups, bool kWide = false>
+// then some lanes of a warp have a group. Lanes past the end of a row add zeros to its last group.
+// A thread loads kEach vectors at once to hide their latency. One scale: these are all of a
+// thread's vectors. kOrdered: a row is stored as each row of experts that reads it.
+template <int kEach, bool kGroups, bool kWide = false, bool kOrdered = false>
 __global__ void __launch_bounds__(kMostVectorThreads)
-    quantize_rows(const VectorArgs a, const RowShape shape, Overlap overlap) {
+    quantize_rows(const VectorArgs a, const RowShape shape, Overlap overlap, const Order order) {
   begin_kernel(overlap);
   __shared__ uint32_t of_warp[2][kMostVectorThreads / 32];
   const int threads = shape.warps * 32, warp = static_cast<int>(threadIdx.x / 32);
@@ -118,12 +138,29 @@ __global__ void __launch_bounds__(kMostVectorThreads)
         const float scale = scale_of_bits(a.key, largest);
         const bool there = row_there && c < a.cols;
         const uint2 codes = eight.codes(a.key, scale, largest < kInfinityBits);
-        kWide ? store_wide(a, r, c, codes, there) : store_codes(a, r, c, codes, there);
+        if constexpr (kWide) {
+          store_wide(a, r, c, codes, there);
+        } else {
+          int column = c;
+          const uint2 words = arranged(a, column, codes);
+          if constexpr (kOrdered) {
+            for (int slot = 0; slot < order.of.top_k; ++slot) {
+              const int row = there ? order.row(r, slot) : -1;
+              if (row < 0) continue;
+              store_codes(a, row, column, words);
+              if (c % a.group == 0)
+                a.scales[int64_t{c / a.group} * order.scale_rows + order.scale(r, slot, row)] =
+                    scale;
+            }
+            continue;
+          }
+          if (there) store_codes(a, r, column, words);
+        }
         if (there && c % a.group == 0)
           a.scales[r * a.next_row + c / a.group * a.next_group] = scale;
       }
     }
-    if (!kWide && row_there) clear_vectors(a, r, thread, threads);
+    if (!kWide && !kOrdered && row_there) clear_vectors(a, r, thread, threads);
   }
   end_kernel(overlap);
 }
@@ -193,10 +230,9 @@ int64_t vector_blocks(int64_t vectors) {
 
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
   const int64_t group = group_cols(key, from.cols), vectors = from.cols / 8;
-  const bool rows_fit = group >= from.cols
-                            ? vectors <= 2 * kMostVectorThreads
-                            : std::has_single_bit(static_cast<uint64_t>(group)) && group >= 8 &&
-                                  group <= 256 && from.cols % group == 0;
+  const bool rows_fit = group >= from.cols ? vectors <= 2 * kMostVectorThreads
+                                           : std::has_single_bit(static_cast<uint64_t>(group)) &&
+                                                 group >= 8 && group <= 256;
   return rows_fit && from.rows > 0 && from.dtype == DType::kBF16 && to.values.dtype == key.dtype &&
          from.cols % 8 == 0 && from.stride % 8 == 0 && to.values.stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(from.data) % 16 == 0 &&
@@ -204,25 +240,32 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
          from.rows * vectors < int64_t{1} << 31;
 }
 
-Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
-                        CodeOrder order, Stream stream, Overlap overlap, ScaleOrder scales) {
+namespace {
+
+VectorArgs vector_args(const Matrix& from, const QuantKey& key, const Rows& to, CodeOrder order,
+                       ScaleOrder scales) {
   const int64_t groups = num_groups(key, from.cols);
   const bool by_row = scales == ScaleOrder::kByRow;
-  const VectorArgs args{static_cast<const uint16_t*>(from.data),
-                        from.stride,
-                        from.rows,
-                        static_cast<int>(from.cols),
-                        static_cast<int>(group_cols(key, from.cols)),
-                        static_cast<int>(groups),
-                        by_row ? groups : 1,
-                        by_row ? 1 : from.rows,
-                        key,
-                        static_cast<uint8_t*>(to.values.data),
-                        to.values.stride,
-                        static_cast<int>(to.values.cols),
-                        to.scales,
-                        order != CodeOrder::kNatural,
-                        bytes_of(order)};
+  return VectorArgs{static_cast<const uint16_t*>(from.data),
+                    from.stride,
+                    from.rows,
+                    static_cast<int>(from.cols),
+                    static_cast<int>(group_cols(key, from.cols)),
+                    static_cast<int>(groups),
+                    by_row ? groups : 1,
+                    by_row ? 1 : from.rows,
+                    key,
+                    static_cast<uint8_t*>(to.values.data),
+                    to.values.stride,
+                    static_cast<int>(to.values.cols),
+                    to.scales,
+                    order != CodeOrder::kNatural,
+                    bytes_of(order)};
+}
+
+// Calls `start` with a choice of four kernels (vectors of a thread), the CTAs and their threads.
+template <class Start>
+Status with_shape(const Matrix& from, Start start) {
   // Many rows occupy all num_sms even if a thread has several vectors.
   constexpr int64_t kMany = 1 << 18;
   const int64_t vectors = from.cols / 8;
@@ -234,11 +277,21 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
     shape.warps *= 2;
   const int threads = std::max(shape.warps * 32, kVectorThreads);
   shape.block_rows = threads / (shape.warps * 32);
-  const auto start = [&](auto one, auto two, auto four, auto eight) {
-    const auto kernel = many ? (wide ? eight : four) : (wide ? two : one);
-    return launch_early(queue, stream, "quantize", kernel,
-                        (from.rows + shape.block_rows - 1) / shape.block_rows, threads, 0, args,
-                        shape, overlap);
+  return start(many ? (wide ? 3 : 2) : (wide ? 1 : 0),
+               (from.rows + shape.block_rows - 1) / shape.block_rows, threads, shape);
+}
+
+}  // namespace
+
+Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
+                        CodeOrder order, Stream stream, Overlap overlap, ScaleOrder scales) {
+  const VectorArgs args = vector_args(from, key, to, order, scales);
+  const auto start = [&](auto... kernels) {
+    return with_shape(from, [&](int choice, int64_t blocks, int threads, const RowShape& shape) {
+      const std::array all{kernels...};
+      return launch_early(queue, stream, "quantize", all[choice], blocks, threads, 0, args, shape,
+                          overlap, Order{});
+    });
   };
   if (to.values.dtype == DType::kBF16)
     return start(quantize_rows<1, false, true>, quantize_rows<2, false, true>,
@@ -247,6 +300,18 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                                  quantize_rows<4, true>, quantize_rows<8, true>)
                          : start(quantize_rows<1, false>, quantize_rows<2, false>,
                                  quantize_rows<4, false>, quantize_rows<8, false>);
+}
+
+Status quantize_ordered(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
+                        const OrderedRowsOf& order, Stream stream) {
+  const VectorArgs args = vector_args(from, key, to, CodeOrder::kFragments, ScaleOrder::kByGroup);
+  const Order rows{order, static_cast<int>(scale_rows(order.num_rows, order.num_experts))};
+  return with_shape(from, [&](int choice, int64_t blocks, int threads, const RowShape& shape) {
+    const std::array all{quantize_rows<1, true, false, true>, quantize_rows<2, true, false, true>,
+                         quantize_rows<4, true, false, true>, quantize_rows<8, true, false, true>};
+    return launch_early(queue, stream, "quantize", all[choice], blocks, threads, 0, args, shape,
+                        Overlap::kNone, rows);
+  });
 }
 
 Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& key, const Matrix& to,

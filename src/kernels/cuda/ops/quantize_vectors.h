@@ -24,6 +24,17 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
                         CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone,
                         ScaleOrder scales = ScaleOrder::kByRow);
+/// Rows of experts, as Ops::plan_rows orders them from these ids.
+struct OrderedRowsOf {
+  const int32_t *slot_row, *topk_ids, *expert_map, *expert_offsets;
+  int top_k;
+  int64_t num_experts, num_rows;  ///< local experts, and rows of scales of all slots
+};
+/// Quantizes each row once and stores it as each row of experts that reads it, in fragment order,
+/// with scales in groups by group (gemm_sm90/scale_rows.h). Requires in_vectors, and more than one
+/// group.
+Status quantize_ordered(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
+                        const OrderedRowsOf& order, Stream stream);
 /// Rounds rows of bf16 to the values of MXFP8: e4m3 codes with scales in groups of 32 columns.
 /// Columns are multiples of 32, rows 16-byte aligned. `from` and `to` may be the same rows. Both
 /// have the same order, or `to` has fragment order.
