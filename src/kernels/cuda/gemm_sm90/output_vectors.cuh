@@ -23,6 +23,15 @@ class OutputVectors {
     return {a, tile, a.bias_at, 4};
   }
 
+  /// Those of a TMA tile of weights lie in one piece, up to the last panel.
+  __device__ const uint4* tile(int tile) const {
+    return from_ + panels_[tile * kTmaPanels] * each_;
+  }
+  __device__ int tile_bytes(int tile) const {
+    return max(0, min(last_ + 1 - panels_[tile * kTmaPanels], kTmaPanels)) * each_ * 16;
+  }
+  __device__ int most_tile_bytes() const { return kTmaPanels * each_ * 16; }
+
   __device__ int count() const { return each_ * Tile::kAllPanels; }
   /// Outputs past the matrix have values of its last panel, and are not stored.
   __device__ const uint4* at(int vector) const {

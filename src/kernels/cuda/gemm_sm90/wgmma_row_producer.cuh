@@ -40,7 +40,7 @@ class WgmmaRowProducer {
       if (warp == 0)
         load_rows(tile);
       else
-        load_weights(tile);
+        load_weights(tile, shared_.info(at));
       at = at + 1 == Tile::kInfos ? 0 : at + 1;
     }
     // A stage without data signals the consumers that no tile is left.
@@ -56,8 +56,8 @@ class WgmmaRowProducer {
     mbarrier_wait(shared_.empty(ring_.slot), ring_.parity ^ 1);
   }
 
-  // Waits for the slot of the tile's first stage, while scales arrive: those of tokens for the warp
-  // that loads rows, those of outputs for the other one.
+  // Waits for the slot of the tile's first stage, while scales of tokens arrive for the warp that
+  // loads rows.
   __device__ void enter(const WorkTile& tile, bool loads_rows, typename Tile::Info& info) const {
     constexpr int kEach = Operand::kXScales == XScales::kToken ? (Tile::kRows + 31) / 32 : 0;
     float scales[kEach + 1];
@@ -65,9 +65,6 @@ class WgmmaRowProducer {
     for (int i = 0; i < kEach; ++i) {
       const int r = lane() + 32 * i;
       scales[i] = loads_rows && r < tile.rows ? a_.x_scales[tile.first_row + r] : 0;
-    }
-    if constexpr (Operand::kTokenRows) {
-      if (!loads_rows && tile.expert >= 0) return enter_outputs(tile, info);
     }
     wait_until_empty();
     if (loads_rows) {
@@ -79,27 +76,6 @@ class WgmmaRowProducer {
       }
     }
     __syncwarp();
-  }
-
-  __device__ void enter_outputs(const WorkTile& tile, typename Tile::Info& info) const {
-    uint4 scales[kOutputVectors], bias[kOutputVectors];
-    if constexpr (kScalesOutputs<Operand>) load(OutputVectors<Tile>::scales(a_, tile), scales);
-    if (a_.has_bias) load(OutputVectors<Tile>::bias(a_, tile), bias);
-    wait_until_empty();
-#pragma unroll
-    for (int i = 0; i < kOutputVectors; ++i) {
-      const int at = lane() + 32 * i;
-      if constexpr (kScalesOutputs<Operand>)
-        reinterpret_cast<uint4*>(info.w_scales)[at] = scales[i];
-      if (a_.has_bias) reinterpret_cast<uint4*>(info.bias)[at] = bias[i];
-    }
-    __syncwarp();
-  }
-  static constexpr int kOutputVectors = OutputVectors<Tile>::kMost / 32;  // of a lane
-  __device__ static void load(const OutputVectors<Tile>& from, uint4 (&to)[kOutputVectors]) {
-#pragma unroll
-    for (int i = 0; i < kOutputVectors; ++i)
-      to[i] = *from.at(min(lane() + 32 * i, from.count() - 1));
   }
 
   // Calls `load` for each stage of the tile, in one lane.
@@ -133,7 +109,26 @@ class WgmmaRowProducer {
     });
   }
 
-  __device__ void load_weights(const WorkTile& tile) {
+  // Calls `one` for the scales and the bias of each TMA tile's outputs: where they come to, where
+  // they lie, and their bytes. They are copied with the tile's first stage.
+  template <class One>
+  __device__ __forceinline__ void each_output_copy(const WorkTile& tile, typename Tile::Info& info,
+                                                   One one) const {
+    const auto each = [&](const OutputVectors<Tile>& from, float* to) {
+#pragma unroll
+      for (int i = 0; i < kTmaTiles; ++i) {
+        if (const int bytes = from.tile_bytes(i); bytes > 0)
+          one(shared_address(to) + i * from.most_tile_bytes(), from.tile(i), bytes);
+      }
+    };
+    if constexpr (kScalesOutputs<Operand>)
+      each(OutputVectors<Tile>::scales(a_, tile), info.w_scales);
+    if constexpr (Operand::kTokenRows) {
+      if (a_.has_bias) each(OutputVectors<Tile>::bias(a_, tile), info.bias);
+    }
+  }
+
+  __device__ void load_weights(const WorkTile& tile, typename Tile::Info& info) {
     const TilePanels<Tile> panels(a_, tile);
     const uint8_t* const scales = a_.base + tile.expert * a_.expert_bytes + a_.scales_at;
     int panel[kTmaTiles];
@@ -144,9 +139,16 @@ class WgmmaRowProducer {
       of_panel[i] = scales + int64_t{min(panel[i], a_.panels - 1)} * a_.weight_groups.count * 64;
     }
     each_stage([&](int first, uint32_t stage, uint32_t full) {
-      mbarrier_arrive_expect_tx(full,
-                                Tile::kAllPanels * Tile::kPanelBytes +
-                                    (kScalesInStages ? kTmaTiles * Tile::kWeightScale * 4 : 0));
+      int bytes = Tile::kAllPanels * Tile::kPanelBytes +
+                  (kScalesInStages ? kTmaTiles * Tile::kWeightScale * 4 : 0);
+      if (first == 0)
+        each_output_copy(tile, info, [&](uint32_t, const uint4*, int more) { bytes += more; });
+      mbarrier_arrive_expect_tx(full, bytes);
+      if (first == 0) {
+        each_output_copy(tile, info, [&](uint32_t to, const uint4* from, int more) {
+          tma_load_bytes(to, from, more, full);
+        });
+      }
 #pragma unroll
       for (int i = 0; i < kTmaTiles; ++i) {
         const uint32_t to = stage + Tile::kCodes + i * kTmaPanels * Tile::kPanelBytes;
