@@ -9,8 +9,9 @@ namespace moracle::cuda {
 namespace {
 
 constexpr int kMostSharedBytes = 227 * 1024;
-// Large matrices run on wgmma, whose CTAs load their next tile while they multiply one.
-constexpr int kPlannedSms = 132, kMostSkinnyWaves = 3;
+// Measured up to one round of an H200's SMs (bench/lab/decode_steps.md). Larger matrices run on
+// wgmma, whose CTAs load their next tile while they multiply one.
+constexpr int kPlannedSms = 132, kMostSkinnyWaves = 1;
 constexpr int kUnitBytes = 512;  // sums of a panel and an octet of tokens
 
 constexpr int round_up(int value, int to) {
