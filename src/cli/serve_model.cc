@@ -173,6 +173,7 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
                  "a MODEL, or a --scheme with folded weights, such as fp8-w8a8-g128-token",
                  "--model-shape has random weights"};
   }
+  if (!arguments.shape.empty()) MORACLE_CHECK(check_random_activations(options.activations));
   MORACLE_CHECK(arguments.model.join(options));
   options.max_num_tokens = arguments.step_tokens;
   MORACLE_CHECK(routing.begin(options));

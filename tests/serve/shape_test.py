@@ -56,6 +56,8 @@ class RandomWeights(unittest.TestCase):
     def test_wrong_options_are_refused(self):
         for options, part in (((), "--model-shape"), (("--model-shape", "nothing"), "qwen3-30b-a3b"),
                               ((SHAPE, "--weights", "folded"), "--weights"),
+                              ((SHAPE, "--activations", "fp8"), "int4-w4afp8-g128"),
+                              ((SHAPE, "--activations", "int8"), "int4-w4a8-g128"),
                               ((SHAPE, "--layers", "99"), "48"), ((SHAPE, "--scheme", "int3"), "int3"),
                               ((SHAPE, "folder"), "MODEL"), (("--tokenizer", "x", "folder"), "--model-shape"),
                               ((SHAPE, "--tokenizer", "no-folder"), "no-folder"), (("--layers", "2", "folder"), "--model-shape")):

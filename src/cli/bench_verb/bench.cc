@@ -20,8 +20,7 @@ int64_t bench_memory(const LimitsProbe& probe) {
   return probe.memory_bytes() / 2 - probe.buffer_bytes();
 }
 
-Result<bool> rounds_to_bf16(const BenchOptions& options) {
-  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+Status check_random_activations(ActivationPrecision activations) {
   const char* scheme = nullptr;
   switch (activations) {
     case ActivationPrecision::kInt8:
@@ -34,10 +33,16 @@ Result<bool> rounds_to_bf16(const BenchOptions& options) {
       scheme = "float activations, such as fp8-w8a16-channel";
       break;
     default:
-      return activations == ActivationPrecision::kBf16;
+      return {};
   }
   return Error{ErrorKind::kInvalidArgument, "", "--activations",
-               str("bf16, or a --scheme with ", scheme), "it is " + quote(options.activations)};
+               str("bf16, or a --scheme with ", scheme), "it is " + quote(name(activations))};
+}
+
+Result<bool> rounds_to_bf16(const BenchOptions& options) {
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+  MORACLE_CHECK(check_random_activations(activations));
+  return activations == ActivationPrecision::kBf16;
 }
 
 int64_t device_memory(const DeviceName& device) {

@@ -80,8 +80,11 @@ int64_t device_memory(const DeviceName& device);
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,
                                                 const Progress& progress);
-/// True if kernels may round float activations to bf16. Errors: unknown words; for int8 and 16bit,
-/// the advice to choose a --scheme with such activations.
+/// Random weights have the activations of their --scheme; kernels may only round floats to bf16.
+/// Errors: int8, fp8 and 16bit, with the advice to choose a --scheme with such activations.
+Status check_random_activations(ActivationPrecision activations);
+/// True if kernels may round float activations to bf16. Errors: unknown words; those of
+/// check_random_activations.
 Result<bool> rounds_to_bf16(const BenchOptions& options);
 /// Memory that a benchmark may fill: half of the device's memory, minus the memory of the probe.
 int64_t bench_memory(const LimitsProbe& probe);
