@@ -178,7 +178,9 @@ Limits skinny_tokens(const char* scheme, int64_t outputs, int64_t columns) {
   const KernelPlan& plan = *selection.chosen()->matrices[0].kernel;
   const auto some = cuda::planned_tokens(plan, CudaForm::Kernel::kSkinny, false),
              many = cuda::planned_tokens(plan, CudaForm::Kernel::kWgmma, false);
-  if (many) EXPECT_EQ(many->first, some ? some->last + 1 : 17);
+  if (many) {
+    EXPECT_EQ(many->first, some ? some->last + 1 : 17);
+  }
   return some ? Limits{some->first, some->last} : Limits{0, 0};
 }
 
