@@ -1,10 +1,9 @@
 // Backend "cuda-sm90". Few tokens run in gemv/, which reads the weights of each expert once. More
-// tokens run in gemm_sm90/, on wgmma, and some tokens of linear layers in gemm_skinny/. The kernels of cuda-sm80, which read the same layout, run the
+// tokens run in gemm_sm90/, on wgmma. The kernels of cuda-sm80, which read the same layout, run the
 // rest: adapters, batched activations, act-order, deterministic plans.
 #include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/gemm_skinny/skinny_plan.h"
 #include "kernels/cuda/gemm_sm90/exponents.h"
 #include "kernels/cuda/gemv/gemv_plan.h"
 #include "kernels/cuda/planned_tokens.h"
@@ -47,10 +46,6 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
   if (const auto tokens = tokens_of(CudaForm::Kernel::kStreamed)) {
     MORACLE_CHECK(add_quantized_linear(*linear, *gpu));
     MORACLE_CHECK(add_gemv_linear(*linear, std::min(tokens->last, kMostGemvLinearTokens), *gpu));
-  }
-  if (const auto tokens = tokens_of(CudaForm::Kernel::kSkinny)) {
-    const int64_t last = std::min<int64_t>(tokens->last, kMostSkinnyTokens);
-    MORACLE_CHECK(add_skinny_linear(*linear, tokens->first, last, *gpu));
   }
 #if defined(MORACLE_WITH_CUBLASLT)
   if (const auto tokens = tokens_of(CudaForm::Kernel::kCublasLt))

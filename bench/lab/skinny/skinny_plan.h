@@ -37,7 +37,4 @@ constexpr int skinny_octets(int64_t tokens) {
 /// True if the kernels multiply these types and the matrix fits.
 bool skinny_serves(const MatrixShape& shape, const Scheme& scheme);
 
-/// The kernel for `tokens` tokens.
-CudaForm skinny_form(const Scheme& scheme, int64_t tokens);
-
 }  // namespace moracle::cuda

@@ -1,7 +1,7 @@
 // Arguments of skinny GEMMs, and the kernels of each operand.
 #pragma once
 
-#include "kernels/cuda/gemm_skinny/skinny_plan.h"
+#include "skinny/skinny_plan.h"
 #include "kernels/cuda/tiles/arguments.h"
 
 namespace moracle::cuda {

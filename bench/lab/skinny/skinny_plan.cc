@@ -1,4 +1,4 @@
-#include "kernels/cuda/gemm_skinny/skinny_plan.h"
+#include "skinny/skinny_plan.h"
 
 #include <algorithm>
 
@@ -132,10 +132,6 @@ bool skinny_serves(const MatrixShape& shape, const Scheme& scheme) {
     if (split.bytes == 0 || waves(shape, split, kPlannedSms) > kMostSkinnyWaves) return false;
   }
   return true;
-}
-
-CudaForm skinny_form(const Scheme& scheme, int64_t tokens) {
-  return {CudaForm::Kernel::kSkinny, mma_products(scheme), 8 * skinny_octets(tokens)};
 }
 
 }  // namespace moracle::cuda
