@@ -10,7 +10,6 @@
 #include <bit>
 
 #include "base/scalar.h"
-#include "skinny/skinny_args.h"
 #include "kernels/cuda/operands/mma_operands.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/cp_async.cuh"
@@ -20,6 +19,7 @@
 #include "kernels/cuda/ptx/tma.cuh"
 #include "kernels/cuda/tiles/groups.cuh"
 #include "layout/mma16_block.h"
+#include "skinny/skinny_args.h"
 
 namespace moracle::cuda {
 

@@ -151,6 +151,31 @@ TEST_F(CudaExponentsTest, NanReachesExactlyTheTokensOfItsExpert) {
   }
 }
 
+// A stage has more groups than a row of 96 columns. Its last one must not be a group of the next
+// panel: the product of a code of 0 and NaN is NaN.
+TEST_F(CudaExponentsTest, NanStaysInItsOutputOfFewColumns) {
+  constexpr int64_t kColumns = 96, kOutput = 16;  // the first output of the second panel
+  Request request = request_of("mxfp8-w8a16");
+  LayerSpec& layer = request.layer;
+  layer.intermediate_size = kColumns;
+  std::vector<CanonicalMatrix> w13, w2;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    w13.push_back(matrix_of(2 * kColumns, layer.hidden_size, e, 3));
+    w2.push_back(matrix_of(layer.hidden_size, kColumns, 100 + e, 3));
+    w2.back().storage[kOutput * kColumns] = std::byte{kNanCode};
+  }
+  FusedMoe moe = must(FusedMoe::make({layer, DescribedMatrix::from(layer.scheme, std::move(w13)),
+                                      DescribedMatrix::from(layer.scheme, std::move(w2))},
+                                     select(request, Machine::here()), device_));
+  for (const int64_t tokens : {1, 30, 500}) {
+    const std::vector<float> got = apply(moe, tokens);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const auto output = static_cast<int64_t>(i) % layer.hidden_size;
+      ASSERT_EQ(std::isfinite(got[i]), output != kOutput) << tokens << " tokens, output " << output;
+    }
+  }
+}
+
 TEST_F(CudaExponentsTest, ReplacedWeightsGiveBitsOfAFreshLayer) {
   for (const char* scheme : {"mxfp8-w8a16", "mxfp8-w8a8"}) {
     const Request request = request_of(scheme);

@@ -7,11 +7,13 @@
 namespace moracle::cuda {
 namespace {
 
+// Kernels unpack whole stages. Scales past the end of a row must be there, as zeros: codes there
+// are zeros, too, but the product of 0 and what else lies in shared memory may be NaN.
 int most_groups(const GemmArgs& args, int stage_blocks) {
   const int group = args.weight_groups.blocks, sub_blocks = args.sub_blocks;
   int most = 1;
   for (int first = 0; first < args.blocks; first += stage_blocks) {
-    const int end = std::min(first + stage_blocks, args.blocks);
+    const int end = first + stage_blocks;
     most = std::max(most, (end * sub_blocks - 1) / group - first * sub_blocks / group + 1);
   }
   return most;
