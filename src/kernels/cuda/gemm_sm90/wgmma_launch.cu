@@ -152,7 +152,7 @@ bool WgmmaLaunch::prefers_scales_by_group(const KernelWeights& weights, int64_t 
 bool WgmmaLaunch::prefers_ordered_rows(const KernelWeights& weights, int64_t num_rows,
                                        int64_t top_k) const {
   // Ordered rows take top_k times the bytes, and wait for their plan. What the products gain grows
-  // with the outputs: 12 % of Mixtral's layer with 8,192 tokens, nothing where top_k is 4 or 8
+  // with the outputs: 1 to 15 % of Mixtral's layer with 8,192 tokens, nothing where top_k is 4 or 8
   // (bench/lab/fp8_blocks.md).
   constexpr int64_t kLeastOutputs = 4096;
   return kernels_.ordered != nullptr && weights.shape.n >= kLeastOutputs * top_k &&
