@@ -57,7 +57,7 @@ moracle::Isa moracle::testing::test_mask() {
 int main(int argc, char** argv) {
   const bool only_if_masked = std::any_of(
       argv, argv + argc, [](std::string_view arg) { return arg == "--only-if-masked"; });
-  // Detection starts OpenCL, which takes 30 ms: most processes run one test that needs no machine.
+  // Detection starts OpenCL, which takes 30 ms.
   const moracle::Isa whole =
       only_if_masked ? moracle::Machine::here().cpu.isa : moracle::Isa::kNone;
   if (const char* const text = std::getenv(kVariable); text != nullptr && *text != '\0') {

@@ -6,6 +6,7 @@
 
 #include "conformance/machine_refuses.h"
 #include "oracle/backend.h"
+#include "support/sample.h"
 
 namespace moracle::conformance::minimums_test {
 namespace {
@@ -30,8 +31,10 @@ TEST(Minimums, MatchReferenceWithEveryActivationKeyAndGroup) {
   const std::shared_ptr<Device> device = *open_device("cpu", 2);
   for (const Backend& row : backends()) {
     if (!row.built() || row.platform != Platform::kCpu) continue;
+    testing::Sample sample{std::string(row.name)};
     for (const Scheme& scheme : schemes()) {
       for (const int64_t tokens : {1, 40}) {
+        if (!sample.takes()) continue;
         const Case c{row.name, scheme, {2, 1300, 48, 1}, tokens};
         const Outcome outcome = run(c, device);
         ASSERT_EQ(outcome.kind, served_or_refused(c)) << outcome.message;

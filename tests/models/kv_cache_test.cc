@@ -11,6 +11,7 @@
 #include "paths.h"
 #include "support/model_words.h"
 #include "support/must.h"
+#include "support/sample.h"
 
 namespace moracle::kv_cache_test {
 namespace {
@@ -49,7 +50,8 @@ constexpr double kFp8Bound = 4e-1;
 
 // Grouped queries, sinks and windows, latent attention.
 TEST(NarrowKvCache, LogitsOfEveryArchitectureStayWithinRounding) {
-  for (const std::string& architecture : testing::golden_models()) {
+  for (const std::string& architecture :
+       testing::sample_of(testing::golden_models(), "NarrowKvCache")) {
     const auto reference = golden_reference(architecture);
     const Checkpoint checkpoint = *Checkpoint::open(golden_folder(architecture));
     const auto logits = [&](const char* kv_cache) {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Proves the recipes of CONTRIBUTING.md. Each patch beside this file follows one of them, and must be
 what the recipe promises: one new file and one line. All are applied to a copy of the tree, which is
-built and asked by <recipe>_test.cc whether the new thing works. The copy and its build stay in
-build/recipes, so that another run builds only what has changed."""
+built and asked by <recipe>_test.cc whether the new thing works. The build is that of ./dev test, at the
+same place of its tree, so that ccache has what the patches leave alone. Copy and build stay in
+build/recipes: another run builds only what has changed."""
 import pathlib
 import re
 import shutil
@@ -37,10 +38,11 @@ def shape(patch: pathlib.Path) -> str:
 
 
 def sync(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Makes target like source, leaving alone what is: its time says what has to be built."""
+    """Makes target like source, leaving alone what is: its time says what has to be built. So does target/build."""
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     for path in [path for path in target.rglob("*") if path.is_file()]:
-        if path.relative_to(target) not in wanted:
+        place = path.relative_to(target)
+        if place not in wanted and place.parts[0] != "build":
             path.unlink()
     for path in wanted:
         old, new = target / path, source / path
@@ -68,10 +70,9 @@ def main() -> None:
     shapes = {patch.stem: shape(patch) for patch in patches}
     WORK.mkdir(parents=True, exist_ok=True)
     apply_all(patches)
-    build = WORK / "build"
-    faster = ["-DCMAKE_CXX_COMPILER=clang++"] if shutil.which("clang++") else []
-    run("cmake", "-S", TREE / "tests/recipes", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug",
-        "-DCMAKE_CXX_FLAGS_DEBUG=-O0", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=24", *faster)
+    build = TREE / "build" / "cpu"
+    run("cmake", "-S", TREE, "--preset", "cpu", "-DMORACLE_TESTS=OFF", "-DMORACLE_WERROR=ON",
+        f"-DCMAKE_PROJECT_moracle_INCLUDE={TREE / 'tests/recipes/recipes.cmake'}")
     run("cmake", "--build", build, "--target", "recipes_test")
     for recipe, what in shapes.items():
         said = run(build / "recipes_test", f"--gtest_filter={recipe.capitalize()}.*", "--gtest_brief=1")

@@ -10,6 +10,7 @@
 #include "models/families/family.h"
 #include "models/golden_model.h"
 #include "support/must.h"
+#include "support/sample.h"
 
 namespace moracle::config_defaults_test {
 namespace {
@@ -172,7 +173,8 @@ TEST_P(ConfigDefaults, MissingKeyMeansDefaultOfTheClass) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, ConfigDefaults,
-                         ::testing::ValuesIn(names_of(golden("defaults.json"))),
+                         ::testing::ValuesIn(testing::sample_of(names_of(golden("defaults.json")),
+                                                                "ConfigDefaults")),
                          [](const auto& param) { return param.param; });
 
 TEST(ConfigDefaults, AreKnownForEveryFamily) {

@@ -50,12 +50,15 @@ KernelPlan plan_simt(const KernelRequest& request, const Machine&) {
   const bool exact = sums_whole_rows(request.shape, request.scheme);
   const bool one = last >= request.max_num_tokens || (request.deterministic && !exact);
   if (one || last >= request.min_num_tokens) {
-    plan.kernels.push_back({form_of(OpenClForm::Kernel::kGemv, request)});
-    if (!one) plan.kernels.back().range.to_tokens = last;
+    PlannedKernel& gemv = plan.kernels.emplace_back();
+    gemv.form = form_of(OpenClForm::Kernel::kGemv, request);
+    if (!one) gemv.range.to_tokens = last;
   }
   if (!one) {
-    const KernelRange rest{.from_tokens = plan.kernels.empty() ? 1 : last + 1};
-    plan.kernels.push_back({form_of(OpenClForm::Kernel::kGemm, request), rest});
+    const int64_t from = plan.kernels.empty() ? 1 : last + 1;
+    PlannedKernel& gemm = plan.kernels.emplace_back();
+    gemm.form = form_of(OpenClForm::Kernel::kGemm, request);
+    gemm.range.from_tokens = from;
   }
   plan.deterministic = exact || plan.kernels.size() == 1;
   return plan;
