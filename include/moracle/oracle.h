@@ -123,6 +123,9 @@ struct Machine {
   /// True: assume a build with the kernels of every platform. False: use this build's kernels.
   bool every_platform = false;
   Library libraries = Library::kNone;  ///< found on this machine
+  /// Why the driver for NVIDIA GPUs gives none, such as its age; empty if it gives some, or without
+  /// a driver.
+  std::string cuda_fault = {};
 
   /// The hardware that this process can use, detected at run time.
   static Machine here();

@@ -82,6 +82,17 @@ TEST(Devices, NamedWithMissingFeaturesOfEach) {
             "memory: small (cuda:1) has 0 MB\n");
 }
 
+// An old driver is no missing GPU.
+TEST(Devices, DriverThatGivesNoneIsNamed) {
+  const Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
+  Machine machine = with({});
+  EXPECT_THAT(select(request, machine).chosen().error().fact, HasSubstr("this machine has none"));
+  machine.cuda_fault =
+      "the driver is for CUDA 12.8; this build needs a driver for CUDA 13 or later";
+  EXPECT_THAT(select(request, machine).chosen().error().fact,
+              HasSubstr("the driver is for CUDA 12.8"));
+}
+
 TEST(Devices, SingleDeviceIsNamedWithoutNumber) {
   Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
   EXPECT_THAT(select(request, with({gpus()[0]})).chosen().error().fact, HasSubstr("old has 7.5"));

@@ -17,8 +17,8 @@ int64_t free_host_memory();
 Result<int64_t> free_gpu_memory(const GpuInfo& gpu);
 
 #if defined(MORACLE_WITH_CUDA)
-/// NVIDIA GPUs that the CUDA driver exposes to this process; empty without a driver.
-std::vector<GpuInfo> detect_cuda();
+/// Adds the NVIDIA GPUs that the CUDA driver exposes to this process, or sets cuda_fault.
+void detect_cuda(Machine& machine);
 /// Bytes of a GPU's memory that no process has. Errors: those of the driver.
 Result<int64_t> free_cuda_memory(int index);
 /// NVIDIA's libraries that the loader finds. Loads them: call it only if there is a GPU.

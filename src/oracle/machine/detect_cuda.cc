@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/text.h"
+#include "oracle/machine/cuda_driver.h"
 #include "oracle/machine/detect.h"
 #include "oracle/machine/libraries.h"
 #if defined(MORACLE_WITH_CUBLASLT)
@@ -10,18 +11,22 @@
 
 namespace moracle {
 
-std::vector<GpuInfo> detect_cuda() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) return {};  // no driver: no GPU
-  std::vector<GpuInfo> gpus;
+void detect_cuda(Machine& machine) {
+  int count = 0, driver = 0;
+  if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
+    static_cast<void>(cudaDriverGetVersion(&driver));  // no driver: succeeds, and gives 0
+    if (driver != 0 && code != cudaErrorNoDevice)
+      machine.cuda_fault = cuda::no_gpu(driver, CUDART_VERSION, cudaGetErrorString(code));
+    return;
+  }
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    gpus.push_back({Platform::kCuda, i, properties.name, 10 * properties.major + properties.minor,
-                    static_cast<int64_t>(properties.totalGlobalMem),
-                    static_cast<int64_t>(properties.sharedMemPerBlockOptin)});
+    machine.gpus.push_back({Platform::kCuda, i, properties.name,
+                            10 * properties.major + properties.minor,
+                            static_cast<int64_t>(properties.totalGlobalMem),
+                            static_cast<int64_t>(properties.sharedMemPerBlockOptin)});
   }
-  return gpus;
 }
 
 Result<int64_t> free_cuda_memory(int index) {

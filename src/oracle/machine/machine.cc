@@ -122,7 +122,7 @@ Machine Machine::here() {
   machine.cpu = detect_cpu();
   machine.cpu.rates = measured_rates(machine.cpu.isa);
 #if defined(MORACLE_WITH_CUDA)
-  for (GpuInfo& gpu : detect_cuda()) machine.gpus.push_back(std::move(gpu));
+  detect_cuda(machine);
   if (!machine.gpus.empty()) machine.libraries = detect_libraries();
 #endif
 #if defined(MORACLE_WITH_OPENCL)

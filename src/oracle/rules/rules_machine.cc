@@ -46,10 +46,13 @@ Objection refuse_build(const Backend& b, const Request&, const Machine& m) {
 
 Objection refuse_device(const Backend& b, const Request& r, const Machine& m) {
   if (b.platform == Platform::kCpu || !devices(b, r, m).empty()) return {};
-  const bool indexed = r.device_index && !devices(b, Request{}, m).empty();
+  std::string fact = "this machine has none";
+  if (r.device_index && !devices(b, Request{}, m).empty())
+    fact += str(" with index ", *r.device_index);
+  else if (b.platform == Platform::kCuda && !m.cuda_fault.empty())
+    fact = m.cuda_fault;
   return object(str(b.platform == Platform::kOpenCl ? "an " : "a ", name(b.platform), " device"),
-                indexed ? str("this machine has none with index ", *r.device_index)
-                        : "this machine has none");
+                std::move(fact));
 }
 
 Objection refuse_isa(const Backend& b, const Request&, const Machine& m) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/device/requirements.h"
+#include "oracle/machine/cuda_driver.h"
 
 namespace moracle::cuda_requirements_test {
 namespace {

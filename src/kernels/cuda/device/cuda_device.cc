@@ -7,10 +7,10 @@
 #include "kernels/cuda/device/cuda_graph.h"
 #include "kernels/cuda/device/cuda_stream_order.h"
 #include "kernels/cuda/device/cuda_timeline.h"
-#include "kernels/cuda/device/requirements.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/staging/cuda_host_link.h"
 #include "kernels/cuda/staging/cuda_transfers.h"
+#include "oracle/machine/cuda_driver.h"
 
 namespace moracle {
 namespace {
