@@ -7,6 +7,7 @@
 
 #include "base/threads/thread_pool.h"
 #include "moracle/oracle.h"
+#include "oracle/machine/cuda_driver.h"
 #include "oracle/machine/masked_isa.h"
 #include "test_mask.h"
 
@@ -14,6 +15,18 @@ namespace moracle::machine_test {
 namespace {
 
 using ::testing::HasSubstr;
+
+TEST(DriverForCuda, IsAbsentOrTooOld) {
+  EXPECT_EQ(cuda::no_gpu(0, 13000, "insufficient"),
+            "this machine has no driver for NVIDIA GPUs: libcuda.so.1 does not load");
+  EXPECT_EQ(cuda::no_gpu(12080, 13010, "insufficient"),
+            "the driver is for CUDA 12.8; this build needs a driver for CUDA 13 or later");
+}
+
+TEST(DriverForCuda, KeepsTheMessageOfCudaForOtherReasons) {
+  EXPECT_EQ(cuda::no_gpu(13000, 13010, "cudaErrorNoDevice: no CUDA-capable device is detected"),
+            "cudaErrorNoDevice: no CUDA-capable device is detected");
+}
 
 TEST(Machine, HereIsSane) {
   const Machine here = Machine::here();

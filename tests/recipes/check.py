@@ -38,7 +38,7 @@ def shape(patch: pathlib.Path) -> str:
 
 
 def sync(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Makes target like source, leaving alone what is: its time says what has to be built. So does target/build."""
+    """Makes target like source, leaving alone what is: its time says what has to be built. Leaves target/build."""
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     for path in [path for path in target.rglob("*") if path.is_file()]:
         place = path.relative_to(target)
