@@ -238,6 +238,24 @@ TEST(Sampler, TopPKeepsFirstOfEqualWeights) {
   EXPECT_GT(drawn.size(), 290u);
 }
 
+// Few weights are sorted, many are counted by their bits. Weights of 0 change nothing.
+TEST(Sampler, TopPKeepsTheSameOfFewAndOfMany) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (const float top_p : {1e-6f, 0.3f, 0.8f, 0.95f, 0.999999f}) {
+    for (const int64_t count : {1, 2, 20, 64}) {
+      const SamplingOptions options{.temperature = 0.7f, .top_p = top_p, .seed = 3};
+      Sampler few(options), many(options);
+      for (int draw = 0; draw < 100; ++draw) {
+        std::vector<float> values = logits(count, 3, draw);
+        for (float& value : values) value = std::round(2 * value) / 2;  // some are equal
+        const int32_t drawn = *few.draw(values);
+        values.resize(1000, kNever);
+        ASSERT_EQ(drawn, *many.draw(values)) << top_p << ", " << count;
+      }
+    }
+  }
+}
+
 TEST(Sampler, DrawsLargestAtTinyTemperature) {
   std::vector<float> values = logits(1000, 2, 4);
   values[321] = 1e30f;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <numbers>
 
 #include "kernels/cpu/sampling/draw_ops.h"
@@ -11,6 +12,7 @@ namespace moracle {
 namespace {
 
 constexpr size_t kBlock = 256;
+constexpr size_t kFew = 64;  // weights that are sorted sooner than counted by their bits
 constexpr double kUnit = 1.0 / static_cast<double>(uint64_t{1} << cpu::kWeightBits);
 constexpr float kLeastWeight = static_cast<float>(kUnit);
 
@@ -77,7 +79,28 @@ void TokenWeights::keep_top_p(float top_p) {
   if (last.kept < last.equals) drop_equals(last.weight, last.kept);
 }
 
+TokenWeights::Last TokenWeights::find_last_of_few(uint64_t reach) {
+  bits_.clear();
+  for (const float weight : weights_) {
+    if (weight >= kLeastWeight) bits_.push_back(std::bit_cast<uint32_t>(weight));
+  }
+  std::ranges::sort(bits_, std::greater<>());
+  uint64_t above = 0;  // the sum of heavier weights
+  for (size_t first = 0;;) {
+    const auto weight = std::bit_cast<float>(bits_[first]);
+    const uint64_t each = units_of(weight);
+    size_t end = first + 1;
+    while (end < bits_.size() && bits_[end] == bits_[first]) ++end;
+    const uint64_t equals = end - first;
+    if (above + equals * each >= reach || end == bits_.size())
+      return {weight, (reach - above + each - 1) / each, equals};
+    above += equals * each;
+    first = end;
+  }
+}
+
 TokenWeights::Last TokenWeights::find_last(uint64_t reach) {
+  if (weights_.size() <= kFew) return find_last_of_few(reach);
   constexpr int kCoarse = 17;
   const cpu::DrawOps& ops = cpu::draw_ops();
   uint32_t first = std::bit_cast<uint32_t>(kLeastWeight);

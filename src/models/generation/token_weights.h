@@ -38,6 +38,7 @@ class TokenWeights {
     uint64_t kept, equals;  // how many equals of it they need, and how many there are
   };
   Last find_last(uint64_t reach);
+  Last find_last_of_few(uint64_t reach);
   void drop_equals(float weight, uint64_t kept);
 
   std::vector<float> weights_;
