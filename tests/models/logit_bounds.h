@@ -11,18 +11,20 @@
 namespace moracle::testing {
 
 /// The error of a model's logits as a share of their norm: root mean square, estimated.
-/// A matrix rounds its inputs to MatrixPlan::product_bits bits, which loses 0.42 · 2^-bits of a
-/// value in root mean square: 2^-bits / √3 of a power of two, 0.73 of that on average over the
-/// values up to the next one. It sums k products in f32, which loses √k times as much as one
-/// rounding to 24 bits. Errors of matrices are independent, so their squares add up. Products have
-/// at least `bits` bits: 24 stands for a computation in f32 elsewhere.
+/// A matrix rounds its inputs to MatrixPlan::product_bits bits, or to the 8 bits of bf16 where
+/// activations are stored so, which loses 0.42 · 2^-bits of a value in root mean square: 2^-bits /
+/// √3 of a power of two, 0.73 of that on average over the values up to the next one. It sums k
+/// products in f32, which loses √k times as much as one rounding to 24 bits. Errors of matrices are
+/// independent, so their squares add up. Products have at least `bits` bits: 24 stands for a
+/// computation in f32 elsewhere.
 inline double logit_error(std::span<const Choice> choices, int bits = 0) {
   const auto square = [](int kept) { return std::pow(0.42 * std::ldexp(1, -kept), 2); };
   double squares = 0;
   for (const Choice& choice : choices) {
     const auto layers = static_cast<double>(std::max<size_t>(choice.layers.size(), 1));
+    const int stored = choice.selection.plan->activation_dtype == DType::kF32 ? 24 : 8;
     for (const MatrixPlan& matrix : choice.selection.plan->matrices)
-      squares += layers * (square(std::max(bits, matrix.product_bits)) +
+      squares += layers * (square(std::max(bits, std::min(matrix.product_bits, stored))) +
                            static_cast<double>(matrix.shape.k) * square(24));
   }
   return std::sqrt(squares);
