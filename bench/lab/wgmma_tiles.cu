@@ -58,7 +58,7 @@ using Tested =
 constexpr Values kWeights = Values::kBytes, kX = Values::kBytes;
 #elif MORACLE_SCHEME == 2
 const char* const kName = "int4-w4a16-g128";
-using Tested = SchemeOf<Int4Operand, Wgmma<Int4Operand>, 4, 128, false, true>;
+using Tested = SchemeOf<Int4Operand, Wgmma<Int4By64Operand>, 4, 128, false, true>;
 constexpr Values kWeights = Values::kBytes, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 3
 const char* const kName = "fp8-w8a8-block128x128";
@@ -98,7 +98,7 @@ using Tested = SchemeOf<F16Operand, F16Wgmma, 2, 0>;
 constexpr Values kWeights = Values::kBf16, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 9
 const char* const kName = "int4-w4a16-g32";
-using Tested = SchemeOf<Int4Operand, Wgmma<Int4Operand>, 4, 32, false, true>;
+using Tested = SchemeOf<Int4Operand, Wgmma<Int4By64Operand>, 4, 32, false, true>;
 constexpr Values kWeights = Values::kBytes, kX = Values::kBf16;
 #endif
 using Old = Tested::Reference;

@@ -30,7 +30,8 @@ Sections sections(const MatrixShape& shape) {
                  panels_have_zero_points(shape) ? scales : 0,
                  shape.key.minimums ? scales * sizeof(float) : 0,
                  shape.group_index ? shape.k * sizeof(int32_t) : 0,
-                 shape.bias ? panels * kRows * sizeof(float) : 0);
+                 shape.bias ? panels * kRows * sizeof(float) : 0,
+                 has_row_factors(shape) ? panels * kRows * sizeof(float) : 0);
 }
 
 // Reorders eight 4-bit columns to the order of nibble().

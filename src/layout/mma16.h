@@ -18,4 +18,10 @@ constexpr bool groups_in_halves(const MatrixShape& shape) {
   return num_groups(shape) > 1 && group_cols(shape) % kCols == kHalfCols;
 }
 
+/// True if rows have a factor, such that each of their scales is that factor times a number of few
+/// bits: NVFP4, whose scales are e4m3 times one number. Kernels find it when weights arrive.
+constexpr bool has_row_factors(const MatrixShape& shape) {
+  return shape.key == kNvfp4Static && num_groups(shape) > 1;
+}
+
 }  // namespace moracle::mma16

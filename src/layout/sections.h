@@ -11,7 +11,7 @@ inline constexpr size_t kSectionAlignment = 64;
 
 /// Sections of the given sizes in bytes, one after another.
 inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t minimums,
-                        size_t group_index, size_t bias) {
+                        size_t group_index, size_t bias, size_t row_factors = 0) {
   auto up = [](size_t bytes) {
     return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
   };
@@ -21,7 +21,8 @@ inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t 
   s.minimums = s.zero_points + up(zero_points);
   s.group_index = s.minimums + up(minimums);
   s.bias = s.group_index + up(group_index);
-  s.bytes = s.bias + up(bias);
+  s.row_factors = s.bias + up(bias);
+  s.bytes = s.row_factors + up(row_factors);
   return s;
 }
 

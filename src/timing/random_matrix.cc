@@ -67,6 +67,13 @@ std::vector<float> make_steps(const CanonicalMatrix& m, std::vector<float>& valu
   return factors;
 }
 
+// Rounds to four significant bits, which e4m3 has.
+float of_four_bits(float x) {
+  int exponent = 0;
+  const float fraction = std::frexp(x, &exponent);
+  return std::ldexp(std::round(fraction * 16) / 16, exponent);
+}
+
 }  // namespace
 
 CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
@@ -103,6 +110,7 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
       scale = size / range * (1.5f + uniform(engine));
       if (m.key.scale_dtype == DType::kF8E8M0) scale = std::exp2(std::round(std::log2(scale)));
       if (m.key.scale_dtype == DType::kF16) scale = f16_to_float(float_to_f16(scale));
+      if (m.key == kNvfp4Static) scale = of_four_bits(scale / size) * size;
     }
     if (!shape.key.symmetric) {
       m.zero_points.resize(m.scales.size());

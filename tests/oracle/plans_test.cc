@@ -166,6 +166,39 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
   EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel->deterministic);
 }
 
+// Tokens that a skinny GEMM serves, if the row has one for this linear layer.
+Limits skinny_tokens(const char* scheme, int64_t outputs, int64_t columns) {
+  const LayerSpec layer{.name = "q_proj",
+                        .linear = true,
+                        .hidden_size = columns,
+                        .intermediate_size = outputs,
+                        .scheme = *parse_scheme(scheme)};
+  const Selection selection = select(
+      {.layer = layer, .max_num_tokens = 512, .backend = "cuda-sm90"}, *Machine::find("h200"));
+  const KernelPlan& plan = *selection.chosen()->matrices[0].kernel;
+  const auto some = cuda::planned_tokens(plan, CudaForm::Kernel::kSkinny, false),
+             many = cuda::planned_tokens(plan, CudaForm::Kernel::kWgmma, false);
+  if (many) {
+    EXPECT_EQ(many->first, some ? some->last + 1 : 17);
+  }
+  return some ? Limits{some->first, some->last} : Limits{0, 0};
+}
+
+TEST(Plans, HopperRowRunsUpTo64TokensOfLinearLayersAsSkinnyGemm) {
+  for (const char* scheme : {"int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8",
+                             "fp8-w8a8-block128x128", "fp8-w8a8-channel", "int4-w4afp8-g128"}) {
+    EXPECT_EQ(skinny_tokens(scheme, 5120, 2048), (Limits{17, 64})) << scheme;
+    EXPECT_EQ(skinny_tokens(scheme, 2048, 4096), (Limits{17, 64})) << scheme;
+    // Too many outputs for one round of the SMs, too many columns for shared memory.
+    EXPECT_EQ(skinny_tokens(scheme, 24'576, 1536), (Limits{0, 0})) << scheme;
+    EXPECT_EQ(skinny_tokens(scheme, 2048, 65'536), (Limits{0, 0})) << scheme;
+  }
+  // Columns that are no whole k-blocks.
+  EXPECT_EQ(skinny_tokens("int8-w8a8", 2048, 4096 + 16), (Limits{0, 0}));
+  for (const char* scheme : {"bf16", "mxfp4-w4a16", "int4-w4a16-g32-min", "nvfp4-w4a16"})
+    EXPECT_EQ(skinny_tokens(scheme, 5120, 2048), (Limits{0, 0})) << scheme;
+}
+
 // Plans say which products have rounded weights. One change of the weights at load serves all
 // kernels, so either all names have the note, for every number of tokens, or none.
 TEST(Plans, HopperRowNamesProductsOfMxfp8WithOneExponentPerRow) {
@@ -227,9 +260,12 @@ TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
   const Scheme int8{kInt8StaticChannelSym, kInt8DynamicTokenSym},
       int4 = {int4_static_group(128), {}};
   EXPECT_EQ(fused(128, 2048, 768, 8, int8), (Limits{8, 9}));
-  EXPECT_EQ(fused(128, 2048, 768, 8, int4), (Limits{8, 9}));
+  EXPECT_EQ(fused(128, 2048, 768, 8, int4), (Limits{3, 4}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, int8), (Limits{3, 4}));
-  EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (Limits{9, 10}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (Limits{1, 2}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, {kNvfp4Static, {}}), (Limits{1, 2}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, {int4_static_group(128), kFp8DynamicTokenSym}),
+            (Limits{9, 10}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (Limits{8, 9}));
   EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (Limits{0, 1}));
   // Rows of fp8 may end within a block of 128 columns, but not within 32.

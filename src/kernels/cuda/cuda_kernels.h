@@ -19,6 +19,10 @@ Status add_gemv_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& d
 /// raw rows and norms. Adds nothing if the kernel does not read these weights.
 Status add_quantized_linear(GroupedLinear& linear, CudaDevice& device);
 
+/// Skinny GEMM for `first` to `last` tokens, for raw rows that 16-byte loads can read. Requires
+/// skinny_serves.
+Status add_skinny_linear(GroupedLinear& linear, int64_t first, int64_t last, CudaDevice& device);
+
 /// wgmma from `tokens` tokens on, for raw rows that 16-byte loads can read. Requires wgmma_tiles,
 /// and activations whose wgmma_input is codes.
 Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device);

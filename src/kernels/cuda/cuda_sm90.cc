@@ -1,27 +1,39 @@
 // Backend "cuda-sm90". Few tokens run in gemv/, which reads the weights of each expert once. More
-// tokens run in gemm_sm90/, on wgmma. The kernels of cuda-sm80, which read the same layout, run the
-// rest: adapters, batched activations, act-order, deterministic plans.
+// tokens run in gemm_sm90/, on wgmma, and some tokens of linear layers in gemm_skinny/. The kernels
+// of cuda-sm80, which read the same layout, run the rest: adapters, batched activations, act-order,
+// deterministic plans.
 #include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
+#include "kernels/cuda/gemm_skinny/skinny_plan.h"
 #include "kernels/cuda/gemm_sm90/exponents.h"
+#include "kernels/cuda/gemm_sm90/row_factors.h"
 #include "kernels/cuda/gemv/gemv_plan.h"
 #include "kernels/cuda/planned_tokens.h"
 
 namespace moracle::cuda {
 namespace {
 
-// The matrix without kernels. Exponents are prepared here, and again after each replacement.
+// The matrix without kernels. Exponents and factors of rows are prepared here, and again after each
+// replacement.
 Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
                                                    CudaDevice& device) {
-  if (!has_exponents(weights)) return std::make_unique<GroupedLinear>(std::move(weights));
-  const bool one_per_row = std::get<CudaForm>(plan.kernels.front().form).row_exponents;
-  const Exponents exponents(weights, one_per_row);
-  if (one_per_row) weights.shape = with_row_exponents(weights.shape);
-  const auto prepare = [exponents, &device](const KernelWeights& fresh, Stream stream) {
-    return exponents.prepare(fresh, device.queue(), stream);
-  };
-  auto linear = std::make_unique<GroupedLinear>(std::move(weights), prepare);
+  std::function<Status(const KernelWeights&, Stream)> prepare;
+  if (has_exponents(weights)) {
+    const bool one_per_row = std::get<CudaForm>(plan.kernels.front().form).row_exponents;
+    const Exponents exponents(weights, one_per_row);
+    if (one_per_row) weights.shape = with_row_exponents(weights.shape);
+    prepare = [exponents, &device](const KernelWeights& fresh, Stream stream) {
+      return exponents.prepare(fresh, device.queue(), stream);
+    };
+  } else if (needs_row_factors(weights)) {
+    prepare = [&device](const KernelWeights& fresh, Stream stream) {
+      return find_row_factors(fresh, device.queue(), stream);
+    };
+  } else {
+    return std::make_unique<GroupedLinear>(std::move(weights));
+  }
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights), std::move(prepare));
   MORACLE_CHECK(linear->weights_replaced({}));
   MORACLE_CHECK(device.synchronize({}));
   return linear;
@@ -46,6 +58,10 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
   if (const auto tokens = tokens_of(CudaForm::Kernel::kStreamed)) {
     MORACLE_CHECK(add_quantized_linear(*linear, *gpu));
     MORACLE_CHECK(add_gemv_linear(*linear, std::min(tokens->last, kMostGemvLinearTokens), *gpu));
+  }
+  if (const auto tokens = tokens_of(CudaForm::Kernel::kSkinny)) {
+    const int64_t last = std::min<int64_t>(tokens->last, kMostSkinnyTokens);
+    MORACLE_CHECK(add_skinny_linear(*linear, tokens->first, last, *gpu));
   }
 #if defined(MORACLE_WITH_CUBLASLT)
   if (const auto tokens = tokens_of(CudaForm::Kernel::kCublasLt))

@@ -1,9 +1,11 @@
-// Plans backend cuda-sm90: GEMV for few tokens, wgmma for more, and the kernels of cuda-sm80 for
-// all other calls. cuBLASLt multiplies many tokens of linear layers in block-scaled fp8.
+// Plans backend cuda-sm90: GEMV for few tokens, skinny GEMMs for up to 64 tokens of linear layers,
+// wgmma for more, and the kernels of cuda-sm80 for all other calls. cuBLASLt multiplies many tokens
+// of linear layers in block-scaled fp8.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_makers.h"
+#include "kernels/cuda/gemm_skinny/skinny_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/cuda/gemv/gemv_plan.h"
@@ -39,6 +41,7 @@ void add_gemv(const KernelRequest& request, int64_t last, Planned& kernels) {
 void add_wgmma(const KernelRequest& request, int64_t first, int64_t end, KernelPlan& plan,
                Planned& kernels) {
   if (wgmma_multiplies_values(request.shape)) plan.product_bits = kWgmmaValueBits;
+  if (wgmma_multiplies_scaled_codes(request.shape)) plan.product_bits = kWgmmaScaleBits;
   const int tiles = wgmma_tiles(request.shape, request.scheme);
   const auto choice = [&](int64_t tokens) {
     if (request.linear) return wgmma_dense_choice(tokens);
@@ -68,8 +71,8 @@ void add_rest(Planned& kernels, int64_t first, int64_t last, KernelPlan& plan) {
   }
 }
 
-// GEMV serves few tokens of a linear layer, wgmma more tokens, and cuBLASLt many tokens in
-// block-scaled fp8.
+// GEMV serves few tokens of a linear layer, a skinny GEMM up to 64, wgmma more tokens, and cuBLASLt
+// many tokens in block-scaled fp8.
 KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, KernelPlan plan) {
   if (request.deterministic || !gemv_serves(request.shape, request.scheme)) return plan;
   Planned kernels;
@@ -77,22 +80,27 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
   for (int64_t tokens = 1; tokens <= most_gemv; ++tokens)
     extend(kernels, tokens, gemv_form(request.shape, request.scheme, tokens <= 8 ? 8 : 16, false),
            false);
+  int64_t done = most_gemv;
+  if (skinny_serves(request.shape, request.scheme)) {
+    for (; done < std::min<int64_t>(kMostSkinnyTokens, request.max_num_tokens); ++done)
+      extend(kernels, done + 1, skinny_form(request.scheme, done + 1), false);
+  }
   const bool many = wgmma_tiles(request.shape, request.scheme) > 0 &&
                     wgmma_input(request.shape, request.scheme) == WgmmaInput::kCodes;
-  if (many && most_gemv < request.max_num_tokens) {
+  if (many && done < request.max_num_tokens) {
     int64_t last = request.max_num_tokens;
     const bool library = missing(kCublasLtBlocks, machine.libraries) == Library::kNone &&
                          last >= kLeastCublasLtBlockTokens &&
                          cublaslt_block_products(request.shape, request.scheme);
     if (library) last = kLeastCublasLtBlockTokens - 1;
-    add_wgmma(request, most_gemv + 1, last, plan, kernels);
+    add_wgmma(request, done + 1, last, plan, kernels);
     if (library) {
       kernels.push_back({kCublasLtBlocksForm, {.from_tokens = last + 1}});
       plan.scratch_bytes = std::max(
           plan.scratch_bytes, kCublasLtWorkspace + cublaslt_block_scratch(request.shape).bytes);
     }
   } else {
-    add_rest(kernels, most_gemv + 1, request.max_num_tokens, plan);
+    add_rest(kernels, done + 1, request.max_num_tokens, plan);
   }
   kernels.back().range.to_tokens = 0;
   plan.kernels = std::move(kernels);

@@ -39,6 +39,8 @@ std::string name_of(const CudaForm& form) {
         return str("mma.sync, streamed panels for ", form.rows, " rows");
       case Kernel::kStreamedToken:
         return str("mma.sync, streamed panels for ", form.rows, " tokens, weighted sum");
+      case Kernel::kSkinny:
+        return str("mma.sync, split-K over a cluster, for up to ", form.rows, " tokens");
       case Kernel::kWgmma:
         return str("wgmma, tiles of ", form.rows, " rows");
       default:

@@ -42,6 +42,7 @@ struct CudaForm {
     kStreamedToken,  ///< the same, and the weighted sum, for `rows` tokens
     kWgmma,          ///< wgmma, tiles of `rows` rows (gemm_sm90)
     kCublasLt,       ///< NVIDIA's library (dense)
+    kSkinny,         ///< mma.sync, clusters split K, for up to `rows` tokens (gemm_skinny)
   };
   Kernel kernel = Kernel::kMma;
   CudaProducts products = CudaProducts::kBf16;

@@ -231,6 +231,33 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
   }
 }
 
+// Up to eight rows of an expert are multiplied by mma.sync, more by wgmma.
+TEST_F(CudaHopperTest, RowsHaveTheSameBitsAmongFewAndAmongMore) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  constexpr Sizes kSizes{2048, 1280, 40, 8};  // large enough for tiles of few rows
+  constexpr int64_t kFew = 20;
+  for (const char* name :
+       {"int4-w4a16-g128", "int4-w4a16-g32-asym", "mxfp4-w4a16", "nvfp4-w4a16", "mxfp8-w8a16"}) {
+    SCOPED_TRACE(name);
+    const Request request = request_of(*parse_scheme(name), "cuda-sm90", kSizes);
+    FusedMoe moe = make(request);
+    const auto tokens =
+        cuda::planned_tokens(*moe.plan().matrices[0].kernel, CudaForm::Kernel::kWgmma, true);
+    ASSERT_TRUE(tokens && tokens->first <= kFew);
+    conformance::Inputs all =
+        conformance::random_inputs(request, 2 * kFew, conformance::Spread::kUniform, 7);
+    std::copy_n(all.ids.begin(), kFew * kSizes.top_k, all.ids.begin() + kFew * kSizes.top_k);
+    const std::vector<float> more = apply(moe, upload_inputs(request, all, 2 * kFew));
+    all.hidden.resize(kFew * kSizes.hidden);
+    all.ids.resize(kFew * kSizes.top_k), all.weights.resize(kFew * kSizes.top_k);
+    const Batch few = upload_inputs(request, all, kFew);
+    const std::vector<float> got = apply(moe, few);
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), more.begin()));
+    FusedMoe reference = make(request_of(request.layer.scheme, "cuda-reference", kSizes));
+    expect_near(got, apply(reference, few), tolerance(request.layer.scheme));
+  }
+}
+
 // The last block of a row has 64 columns, as in gpt-oss (2,880), 32, or 96; so has the last group
 // of gates, and the second half of the rows of w13 begins within a block.
 TEST_F(CudaHopperTest, BlocksThatEndWithinStageGiveResultsOfReferenceOnWgmma) {

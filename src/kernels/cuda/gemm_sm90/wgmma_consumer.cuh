@@ -28,10 +28,40 @@ class WgmmaConsumer {
   const OwnBlocks<Tile> own;
   Sum total[kM][kN / 2];
 
+  /// Reads what all stages of a tile share.
+  __device__ __forceinline__ void enter(const typename Tile::Info& info) {
+    if constexpr (kHasRowFactors<Operand>) {
+      const TilePanels<Tile> panels(a_, info.tile);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        const float2 factor = row_factors(a_, info.tile.expert, panels[panel(m)]);
+        by_factor_[m] = {Operand::kScaleUnit / factor.x, Operand::kScaleUnit / factor.y};
+      }
+    }
+  }
+  /// Factors of a lane's two rows of a panel of an expert.
+  __device__ static float2 row_factors(const WgmmaArgs& a, int expert, int panel) {
+    const uint8_t* const factors = a.base + expert * a.expert_bytes + a.row_factors_at;
+    return reinterpret_cast<const float2*>(
+        factors)[int64_t{min(panel, a.panels - 1)} * 8 + lane_row()];
+  }
+
   /// The current stage, its slot, and the descriptor of its x.
-  __device__ const uint8_t* stage() const { return shared_.stage(ring_.slot); }
-  __device__ int slot() const { return ring_.slot; }
-  __device__ uint64_t descriptor() const { return swizzled_descriptor(shared_address(stage())); }
+  __device__ const uint8_t* stage() const {
+    return shared_.stage(ring_.slot);
+  }
+  __device__ int slot() const {
+    return ring_.slot;
+  }
+  __device__ uint64_t descriptor() const {
+    return swizzled_descriptor(shared_address(stage()));
+  }
+  /// Reads the first octet of rows of x, k-block b, as the second operand of mma.sync.
+  __device__ __forceinline__ void load_octet(const uint8_t* stage, int b, uint32_t (&to)[4]) const {
+    const int lane = static_cast<int>(threadIdx.x % 32), row = lane % 8;
+    const int vector = b % 2 * 4 + lane / 8;  // of eight columns, in the atom
+    ldmatrix_x4(to, stage + b / 2 * Tile::kAtomBytes + row * 128 + ((vector ^ row) << 4));
+  }
   /// Goes to the tile's next stage, if there is one. Otherwise unpack the last stage once more and
   /// discard the result: cheaper than a branch around products in flight.
   __device__ void next_stage(int first) {
@@ -45,8 +75,12 @@ class WgmmaConsumer {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.empty(slot));
   }
   /// Leaves the last stage of the tile, whose slot is released.
-  __device__ void leave() { ring_.advance(); }
-  __device__ const WgmmaArgs& args() const { return a_; }
+  __device__ void leave() {
+    ring_.advance();
+  }
+  __device__ const WgmmaArgs& args() const {
+    return a_;
+  }
 
   /// Unpacks unit b of m64 m. `group` is the index of the group in the stage.
   __device__ __forceinline__ void unpack(const uint8_t* stage, int m, int b, int group,
@@ -55,7 +89,10 @@ class WgmmaConsumer {
     uint32_t codes[kUnitBytes / 128];
     read_codes<Operand::kCodeBits>(
         stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes, codes);
-    if constexpr (Operand::kValues) {
+    if constexpr (kHasRowFactors<Operand>) {
+      const float2 scale = weight_scale(stage, m, group);
+      Operand::weights(codes, {scale.x * by_factor_[m].x, scale.y * by_factor_[m].y}, to);
+    } else if constexpr (Operand::kValues) {
       float2 minimums{0, 0};
       if (a_.has_minimums)
         minimums = reinterpret_cast<const float2*>(stage + Tile::kMinimums +
@@ -223,6 +260,7 @@ class WgmmaConsumer {
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile>& ring_;
   uint32_t zero_[2] = {};
+  float2 by_factor_[kHasRowFactors<Operand> ? kM : 1];
 };
 
 }  // namespace moracle::cuda

@@ -29,7 +29,9 @@ class WgmmaEpilogue {
 #pragma unroll
     for (int m = 0; m < Tile::kM; ++m) {
       const int64_t at = int64_t{min(panels_[panel(m)], a_.panels - 1)} * 16 + 2 * lane_row();
-      if constexpr (Operand::kScaled && !Operand::kGroups) {
+      if constexpr (kHasRowFactors<Operand>) {
+        scale_[m] = Sums::row_factors(a_, info.tile.expert, panels_[panel(m)]);
+      } else if constexpr (kScalesSums<Operand>) {
         const uint8_t* const scales = expert + a_.scales_at;
         scale_[m] = a_.scale_is_exponent
                         ? float2{e8m0_to_float(scales[at]), e8m0_to_float(scales[at + 1])}
@@ -66,8 +68,7 @@ class WgmmaEpilogue {
                  static_cast<float>(sums.total[m][o * 4 + 2 + i])};
     if constexpr (Operand::kUnit != 1) value.x *= Operand::kUnit, value.y *= Operand::kUnit;
     if constexpr (Operand::kXScales == XScales::kToken) value.x *= x_scale, value.y *= x_scale;
-    if constexpr (Operand::kScaled && !Operand::kGroups)
-      value.x *= scale_[m].x, value.y *= scale_[m].y;
+    if constexpr (kScalesSums<Operand>) value.x *= scale_[m].x, value.y *= scale_[m].y;
     return {value.x + bias_[m].x, value.y + bias_[m].y};
   }
   template <class ValueOf>
@@ -181,7 +182,9 @@ class SplitKEpilogue {
     to.there = panels_.there(q) && to.column < a_.columns;
     if (!to.there) return;
     const uint8_t* const expert = a_.base + info_.tile.expert * a_.expert_bytes;
-    if constexpr (Operand::kScaled && !Operand::kGroups) {
+    if constexpr (kHasRowFactors<Operand>) {
+      to.scale = WgmmaConsumer<Operand, Tile, kN>::row_factors(a_, info_.tile.expert, panels_[q]);
+    } else if constexpr (kScalesSums<Operand>) {
       const uint8_t* const scales = expert + a_.scales_at;
       to.scale =
           a_.scale_is_exponent

@@ -35,7 +35,7 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, b
   const bool in_groups = scales_in_groups(shape, scheme);
   const WgmmaInput input = wgmma_input(shape, scheme);
   if (input == WgmmaInput::kWideCodes) {
-    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8_wide_values();
+    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8_wide_scaled();
     return wgmma_multiplies_values(shape) ? wgmma_int4_fp8_wide_values()
                                           : wgmma_int4_fp8_wide_groups();
   }
@@ -47,7 +47,6 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, b
                                     : fp8_kernels(shape, *key, in_groups, gated);
   }
   if (wgmma_multiplies_values(shape)) {
-    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();
     return shape.key.dtype == DType::kI4 ? wgmma_int4_values() : wgmma_int8_values();
   }
   const bool block_groups = has_block_groups(shape);
@@ -63,7 +62,7 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, b
       if (mma16::scale_is_exponent(shape)) return wgmma_mxfp8();
       return in_groups ? wgmma_fp8_groups() : wgmma_fp8();
     case DType::kF4E2M1:
-      return wgmma_mxfp4();
+      return wgmma_multiplies_scaled_codes(shape) ? wgmma_fp4_scaled() : wgmma_mxfp4();
     default:
       return wgmma_bf16();
   }

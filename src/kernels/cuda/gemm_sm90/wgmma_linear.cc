@@ -2,19 +2,10 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm_sm90/wgmma_launch.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
+#include "kernels/cuda/row_alignment.h"
 
 namespace moracle::cuda {
 namespace {
-
-// True if the kernels can write pairs of outputs.
-bool in_pairs(const Matrix& y) {
-  const uintptr_t pair = 2 * bits(y.dtype) / 8;
-  return reinterpret_cast<uintptr_t>(y.data) % pair == 0 && y.stride % 2 == 0;
-}
-bool has_vector_rows(const Matrix& x) {
-  return x.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-         x.stride % 8 == 0;
-}
 
 class WgmmaDense : public LinearKernel {
  public:
@@ -24,7 +15,7 @@ class WgmmaDense : public LinearKernel {
   bool serves(const LinearCall& call) const override {
     const auto* const raw = call.from<LinearCall::Raw>();
     return raw != nullptr && call.to<LinearCall::Store>() != nullptr && raw->x.rows >= tokens_ &&
-           has_vector_rows(raw->x) && in_pairs(call.out);
+           has_vector_rows(raw->x) && stores_pairs(call.out);
   }
   Status run(const LinearCall& call, Stream stream) override {
     const LinearCall::Raw& raw = *call.from<LinearCall::Raw>();

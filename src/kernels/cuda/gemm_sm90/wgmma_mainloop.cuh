@@ -14,7 +14,8 @@ __device__ __forceinline__ void mainloop_unpromoted(Consumer& c) {
   using Tile = typename Consumer::Tile;
   constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
   using Operand = typename Consumer::Operand;
-  constexpr bool kWhole = !Operand::kPromoted && !Operand::kValues && kM * Consumer::kN <= 256;
+  constexpr bool kWhole = !Operand::kPromoted && (!Operand::kValues || Operand::kTerms == 1) &&
+                          kM * Consumer::kN <= 256;
   constexpr int kBatch = kWhole ? kM : 1;
   constexpr int kSplit = kM / kBatch;                           // batches of a unit
   constexpr int kBatches = kBlocks * Operand::kUnits * kSplit;  // of a stage
@@ -334,6 +335,46 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
   c.leave();
 }
 
+/// An octet of rows, by mma.sync. Sums of kChunk k-blocks are promoted.
+template <int kChunk, class Consumer>
+__device__ __forceinline__ void mainloop_octet(Consumer& c) {
+  using Operand = typename Consumer::Operand;
+  constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
+  for (int first = c.own.begin(); first < c.own.end(); first += kBlocks) {
+    const uint8_t* const stage = c.stage();
+    const int slot = c.slot();
+    typename Consumer::Sum partial[kM][4];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      uint32_t x[4];
+      c.load_octet(stage, b, x);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        typename Consumer::Weights w;
+        if constexpr (Operand::kPromoted) {
+          if (b % kChunk == 0) partial[m][0] = partial[m][1] = partial[m][2] = partial[m][3] = 0;
+          c.prepare(stage, m, b, first, kChunk, w);
+        } else {
+          c.unpack(stage, m, b, c.folded_group(first, b), w);
+        }
+        auto& sums = Operand::kPromoted ? partial[m] : c.total[m];
+#pragma unroll
+        for (int s = 0; s < Operand::kSteps; ++s) {
+#pragma unroll
+          for (int term = 0; term < Operand::kTerms; ++term)
+            Operand::multiply(sums, w[term][s], x[2 * s], x[2 * s + 1]);
+        }
+        if (Operand::kPromoted && b % kChunk == kChunk - 1)
+          c.promote(m, 0, partial[m], stage,
+                    c.weight_scale(stage, m, c.group_at(first, b, kChunk)));
+      }
+    }
+    c.release(slot);
+    c.next_stage(first);
+  }
+  c.leave();
+}
+
 /// Multiplies all stages of a tile. The first one is full.
 template <class Consumer>
 __device__ __forceinline__ void run_mainloop(Consumer& c) {
@@ -344,8 +385,17 @@ __device__ __forceinline__ void run_mainloop(Consumer& c) {
 #pragma unroll
     for (int i = 0; i < Consumer::kN / 2; ++i) c.total[m][i] = 0;
   }
+  // A group of scales may end within a stage.
+  [[maybe_unused]] const bool by_block =
+      Operand::kBlockGroups ||
+      (c.args().close_blocks % Consumer::kBlocks != 0 && c.args().close_blocks < c.args().blocks);
   constexpr bool kSkinny = Consumer::Tile::kRows <= 64 && kM == 2;
-  if constexpr (!Operand::kPromoted)
+  if constexpr (Consumer::kN == 8) {
+    if (Operand::kPromoted && by_block)
+      mainloop_octet<1>(c);
+    else
+      mainloop_octet<Consumer::kBlocks>(c);
+  } else if constexpr (!Operand::kPromoted)
     mainloop_unpromoted(c);
   else if constexpr (Operand::kBlockGroups && Operand::kCodeBits > 4 && Consumer::kN > 96)
     mainloop_promoted<1>(c);  // no registers are left for the sums of two steps: 5 % faster
@@ -357,8 +407,7 @@ __device__ __forceinline__ void run_mainloop(Consumer& c) {
     mainloop_rolling(c);
   else if constexpr (!Operand::kSmallGroups)
     mainloop_halves(c);
-  else if (c.args().close_blocks % Consumer::kBlocks != 0 &&
-           c.args().close_blocks < c.args().blocks)  // a group may end within a stage
+  else if (by_block)
     mainloop_promoted<1>(c);
   else if constexpr (kSkinny)
     mainloop_chunks(c);

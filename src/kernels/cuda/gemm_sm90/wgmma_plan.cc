@@ -40,7 +40,7 @@ bool becomes_fp8(const MatrixShape& shape) {
 int float_tiles(const MatrixShape& shape) {
   if (wgmma_multiplies_values(shape)) {
     const bool serves = !panels_have_zero_points(shape) && !mma16::scale_is_exponent(shape) &&
-                        shape.key.dtype != DType::kF8E4M3;
+                        (shape.key.dtype == DType::kI4 || shape.key.dtype == DType::kI8);
     return serves ? kUnpackingTiles : 0;
   }
   switch (shape.key.dtype) {
@@ -52,7 +52,9 @@ int float_tiles(const MatrixShape& shape) {
     case DType::kF8E4M3:
       return kUnpackingTiles;
     case DType::kF4E2M1:
-      return mma16::scale_is_exponent(shape) ? kUnpackingTiles : 0;
+      return mma16::scale_is_exponent(shape) || wgmma_multiplies_scaled_codes(shape)
+                 ? kUnpackingTiles
+                 : 0;
     default:
       return 0;
   }
@@ -70,7 +72,9 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
     if (!key->dynamic || shape.k > most_columns) return 0;
     const bool values = wgmma_multiplies_values(shape);
     if (wgmma_input(shape, scheme) == WgmmaInput::kWideCodes)
-      return values || shape.key.dtype == DType::kI4 ? float_tiles(shape) : 0;
+      return values || wgmma_multiplies_scaled_codes(shape) || shape.key.dtype == DType::kI4
+                 ? float_tiles(shape)
+                 : 0;
     if (values) return 0;
     if (wgmma_input(shape, scheme) == WgmmaInput::kValues)
       return mma16::scale_is_exponent(shape) && shape.key.dtype == DType::kF8E4M3 &&
@@ -113,17 +117,23 @@ int64_t wgmma_least_tokens(const KernelRequest& request) {
   const auto inner = first ? static_cast<double>(shape.n) / 2 : static_cast<double>(shape.k);
   const double tiles = std::min(hidden, 2 * inner) / 256;  // of an expert, in the smaller matrix
   const double stages = hidden * inner / (256 * 128);
-  const auto is_slow = [](const MatrixShape& of) {
-    return of.key.dtype == DType::kI4 || wgmma_multiplies_values(of);
+  const auto is_int4 = [](const MatrixShape& of) { return of.key.dtype == DType::kI4; };
+  const auto has_octets = [&](const MatrixShape& of) {
+    return (is_int4(of) && !wgmma_multiplies_values(of)) || wgmma_multiplies_scaled_codes(of);
   };
-  const double least_tiles = is_slow(shape) || is_slow(other) ? kLeastTilesSlow : kLeastTiles;
+  const auto is_slow = [&](const MatrixShape& of) {
+    return is_int4(of) || wgmma_multiplies_values(of);
+  };
+  const bool octets = has_octets(shape) && has_octets(other) && !request.scheme.activation;
+  const WgmmaLeast& one = octets || is_slow(shape) || is_slow(other) ? kLeastSlow : kLeast;
   const auto experts = static_cast<double>(request.num_experts);
   const auto per_token = std::min(static_cast<double>(request.rows_per_token), experts);
   double missed = experts;  // experts without a token, on average
   for (int64_t tokens = 1;; ++tokens) {
     missed *= 1 - per_token / experts;
     const double found = experts - missed;
-    const bool enough = found * tiles >= least_tiles && found * stages >= kLeastStages;
+    const WgmmaLeast& least = octets && tokens > 1 ? kLeastOctets : one;
+    const bool enough = found * tiles >= least.tiles && found * stages >= least.stages;
     if (enough ||
         static_cast<double>(tokens) * per_token >= static_cast<double>(kLeastRows) * experts)
       return tokens;

@@ -17,8 +17,12 @@ inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8},    {32, 20},   {64, 48}
 // Least work from which these kernels are faster than the others (H200, bench/lab/wgmma.md, and
 // few_tokens.md for the stages). Tiles of the experts with tokens must fill the SMs; unpacking
 // int4, or values, needs more tiles. Stages of 128 columns must outweigh prologue and epilogue.
-// Small layers count rows per expert.
-inline constexpr double kLeastTiles = 80, kLeastTilesSlow = 120, kLeastStages = 2500;
+// Two and more tokens of int4 and NVFP4 with float activations need less, because mma.sync
+// multiplies their octets (decode_steps.md). Small layers count rows per expert.
+struct WgmmaLeast {
+  double tiles, stages;
+};
+inline constexpr WgmmaLeast kLeast{80, 2500}, kLeastSlow{120, 2500}, kLeastOctets{50, 1300};
 inline constexpr int64_t kLeastRows = 12;
 
 /// Returns how many of kWgmmaTiles, from the first on, have a kernel for this matrix; 0: none

@@ -23,6 +23,17 @@ inline constexpr bool kLoadsRows = requires {
   Operand::kOrderedRows;
 };
 
+/// Scales of groups are divided by factors of rows (row_factors.h).
+template <class Operand>
+inline constexpr bool kHasRowFactors = requires {
+  Operand::kRowFactors;
+};
+
+/// The epilogue scales each output.
+template <class Operand>
+inline constexpr bool kScalesSums = Operand::kScaled &&
+                                    (!Operand::kGroups || kHasRowFactors<Operand>);
+
 /// Tokens are the rows of the product, and each output has a scale.
 template <class Operand>
 inline constexpr bool kScalesOutputs = Operand::kTokenRows&& Operand::kXScales == XScales::kToken;
@@ -53,8 +64,11 @@ struct WgmmaTile {
           ? 2
           : kStages;
   static constexpr bool kDense = kDense_;
+  // An octet of rows is multiplied by mma.sync, which takes less than half the time of the
+  // narrowest wgmma, and fewer instructions. Where unpacking bounds the products, that pays.
+  static constexpr bool kHasOctet = kRows == 16 && kPerSm > 1 && Operand::kXBytes == 2;
   // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
-  static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
+  static constexpr int kHalfRows = kRows == 64 || kRows == 128 || kHasOctet ? kRows / 2 : kRows;
   // Experts of about 128 rows: a quarter of them needs two tiles of 65 to 80 rows.
   static constexpr int kBetweenRows =
       kIsFourBitFp8<Operand> && kRows == 128 && !kDense ? 80 : kHalfRows;
@@ -90,7 +104,8 @@ struct WgmmaTile {
   static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
   static constexpr int kMinimums = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
-  static constexpr int kXScales = kMinimums + (Operand::kValues ? kGroups * kAllPanels * 64 : 0);
+  static constexpr int kXScales =
+      kMinimums + (Operand::kValues && !kHasRowFactors<Operand> ? kGroups * kAllPanels * 64 : 0);
   // Floats of a TMA tile: TMA copies 16 bytes.
   static constexpr int kWeightScale = kLoadsRows<Operand> ? 4 : kTileScales<Operand>;
   static_assert(!kLoadsRows<Operand> || kTileScales<Operand> == 1);

@@ -38,6 +38,24 @@ struct Fp4Folded : FoldedProducts {
   }
 };
 
+/// e2m1 in groups of 16 columns, whose scales are a number of few bits times the factor of their
+/// row (row_factors.h). `weights` gets the lane's two scales times kUnit⁻¹ / factor.
+struct Fp4Scaled : FoldedProducts {
+  static constexpr int kCodeBits = 4;
+  static constexpr float kUnit = 0x1p66f;  // codes are 126 binades too low, scales 60 too high
+  static constexpr float kScaleUnit = 0x1p60f;
+  static constexpr bool kFolded = false, kValues = true, kRowFactors = true;
+  __device__ static void weights(const uint32_t (&codes)[2], float2 scales,
+                                 uint32_t (&a)[1][2][4]) {
+    const Bf16x2 factors[2] = {__float2bfloat162_rn(scales.x), __float2bfloat162_rn(scales.y)};
+    weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
+      spread_e2m1_bf16(eight, pairs);
+#pragma unroll
+      for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), factors[h]));
+    });
+  }
+};
+
 /// e2m1 with exponents as scales, for GEMV with activations in e4m3, which are exact in bf16.
 struct Fp4FoldedFp8 : Fp4Folded {
   static constexpr int kXBytes = 1;

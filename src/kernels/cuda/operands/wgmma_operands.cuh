@@ -28,6 +28,21 @@ struct Wgmma : Operand {
 
 using Int8Int8Wgmma = Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>;
 
+/// Int4Operand with 1/64 of each code. Where tiles have few rows, unpacking bounds the products.
+struct Int4By64Operand : Int4Operand {
+  static constexpr int kZeroBase = 8;
+  static constexpr float kUnit = 64;
+  __device__ static uint32_t both(int value) {
+    return as_bits(__float2bfloat162_rn(static_cast<float>(value) * -0x1p-6f));
+  }
+  __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&zero)[2],
+                                 uint32_t (&a)[1][2][4]) {
+    weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
+      unpack_i4_by_64(eight, zero[h], pairs);
+    });
+  }
+};
+
 /// Groups of one k-block without zero points.
 template <class Operand>
 struct BlocksWgmma : Wgmma<Operand> {

@@ -63,4 +63,21 @@ __device__ inline void store_cluster(uint32_t address, uint32_t rank, float valu
 #endif
 }
 
+/// Stores 16 bytes to the same address in the shared memory of CTA `rank`, and then counts them at
+/// its mbarrier: no CTA waits for the store.
+__device__ inline void store_async_16(uint32_t address, uint32_t barrier, uint32_t rank, uint4 x) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, barrier;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 barrier, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {%3, %4, %5, "
+      "%6}, [barrier];\n"
+      "}" ::"r"(address),
+      "r"(barrier), "r"(rank), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+      : "memory");
+#endif
+}
+
 }  // namespace moracle::cuda

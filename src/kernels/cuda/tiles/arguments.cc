@@ -36,6 +36,7 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
   a.zeros_at = static_cast<int64_t>(weights.sections.zero_points);
   a.minimums_at = static_cast<int64_t>(weights.sections.minimums);
   a.bias_at = static_cast<int64_t>(weights.sections.bias);
+  a.row_factors_at = static_cast<int64_t>(weights.sections.row_factors);
   a.num_experts = static_cast<int>(weights.num_experts);
   a.panels = static_cast<int>(mma16::num_panels(shape.n));
   a.blocks = static_cast<int>(mma16::num_blocks(shape.k));

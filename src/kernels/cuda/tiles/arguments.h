@@ -24,7 +24,7 @@ struct ScaleGroups {
 struct GemmArgs {
   // Weights of expert e, in layout mma16, begin at base + e · expert_bytes.
   const uint8_t* base;
-  int64_t expert_bytes, scales_at, zeros_at, minimums_at, bias_at;
+  int64_t expert_bytes, scales_at, zeros_at, minimums_at, bias_at, row_factors_at;
   int num_experts, panels, blocks;  // panels of 16 outputs, k-blocks of 32 columns
   // If gated, the first half of the panels holds the gates of the second half. The kernel stores
   // silu(min(gate, limit), sharpness) · (clamp(up, ±limit) + offset).

@@ -1,8 +1,8 @@
 // Arguments of skinny GEMMs, and the kernels of each operand.
 #pragma once
 
+#include "kernels/cuda/gemm_skinny/skinny_plan.h"
 #include "kernels/cuda/tiles/arguments.h"
-#include "skinny/skinny_plan.h"
 
 namespace moracle::cuda {
 

@@ -1,10 +1,9 @@
-// Checks and times skinny GEMMs on Qwen3-30B-A3B's linear layers.
+// Checks and times skinny GEMMs (src/kernels/cuda/gemm_skinny/) on Qwen3-30B-A3B's linear layers.
 //
 //   nvcc -std=c++20 -O2 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -Iinclude
-//     -Isrc -Ibench/lab bench/lab/skinny/skinny_linear.cu bench/lab/skinny/skinny_plan.cc
-//     src/kernels/cuda/operands/scaling_plan.cc src/quant/activation.cc
-//     src/base/{base,printable,utf8}.cc -cudart static -Xlinker --unresolved-symbols=ignore-all
-//     -o skinny_linear
+//     -Isrc bench/lab/skinny_linear.cu
+//     src/kernels/cuda/{gemm_skinny/skinny_plan,operands/scaling_plan}.cc
+//     src/{quant/activation,base/base}.cc -cudart static -o skinny_linear
 //   skinny_linear check      against a plain loop
 //   skinny_linear sweep      likewise, all splits
 //   skinny_linear time       graphs of layers: a small kernel, then the linear layer
@@ -16,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "skinny/skinny_kernel.cuh"
+#include "kernels/cuda/gemm_skinny/skinny_kernel.cuh"
 
 using namespace moracle;
 using namespace moracle::cuda;

@@ -9,6 +9,8 @@ namespace moracle::cuda {
 inline constexpr int kMostSkinnyTokens = 64, kMostSkinnyWarps = 12, kMostSkinnyCluster = 8;
 /// k-blocks of a chunk of x, and the most chunks of a CTA's share.
 inline constexpr int kSkinnyChunk = 4, kMostSkinnyChunks = 32;
+/// Shared memory of a CTA, at most: what Hopper allows.
+inline constexpr int kMostSkinnyBytes = 227 * 1024;
 /// Barriers at the begin of shared memory.
 inline constexpr int kSkinnyBarrierBytes = 8 * (kMostSkinnyWarps / 2 + kMostSkinnyChunks + 1);
 
@@ -36,5 +38,8 @@ constexpr int skinny_octets(int64_t tokens) {
 
 /// True if the kernels multiply these types and the matrix fits.
 bool skinny_serves(const MatrixShape& shape, const Scheme& scheme);
+
+/// The kernel for `tokens` tokens.
+CudaForm skinny_form(const Scheme& scheme, int64_t tokens);
 
 }  // namespace moracle::cuda

@@ -1,4 +1,4 @@
-#include "skinny/skinny_plan.h"
+#include "kernels/cuda/gemm_skinny/skinny_plan.h"
 
 #include <algorithm>
 
@@ -8,7 +8,6 @@
 namespace moracle::cuda {
 namespace {
 
-constexpr int kMostSharedBytes = 227 * 1024;
 // Measured up to one round of an H200's SMs (bench/lab/decode_steps.md). Larger matrices run on
 // wgmma, whose CTAs load their next tile while they multiply one.
 constexpr int kPlannedSms = 132, kMostSkinnyWaves = 1;
@@ -94,7 +93,7 @@ SkinnySplit skinny_split(const MatrixShape& shape, const Scheme& scheme, int oct
     for (next.tile_panels = 4; next.tile_panels <= kMostSkinnyWarps; next.tile_panels += 2) {
       if (only_panels > 0 && next.tile_panels != only_panels) continue;
       lay_out(shape, scheme, octets, next);
-      if (next.bytes > kMostSharedBytes) continue;
+      if (next.bytes > kMostSkinnyBytes) continue;
       // Loading a k-block of activations takes as long as multiplying it with four panels.
       const int64_t cost =
           waves(shape, next, num_sms) * next.share_blocks * (next.tile_panels + 4) + 8 * cluster;
@@ -132,6 +131,10 @@ bool skinny_serves(const MatrixShape& shape, const Scheme& scheme) {
     if (split.bytes == 0 || waves(shape, split, kPlannedSms) > kMostSkinnyWaves) return false;
   }
   return true;
+}
+
+CudaForm skinny_form(const Scheme& scheme, int64_t tokens) {
+  return {CudaForm::Kernel::kSkinny, mma_products(scheme), 8 * skinny_octets(tokens)};
 }
 
 }  // namespace moracle::cuda
