@@ -183,7 +183,7 @@ TEST(Gates, Fp8ActivationsWith4BitWeightsRunOnTensorCores) {
       {kMxfp4Static, "fp8 x fp8"},
       {int4_static_group(32), "bf16 products"},
       {int4_static_group(16), "two bf16 of a weight"},
-      {kNvfp4Static, "two bf16 of a weight"}};
+      {kNvfp4Static, "bf16 products"}};
   for (const auto& [key, many_on_hopper] : weights) {
     const Scheme scheme{key, kFp8DynamicTokenSym};
     SCOPED_TRACE(name(scheme));

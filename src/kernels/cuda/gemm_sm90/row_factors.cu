@@ -38,8 +38,8 @@ __device__ bool has_few_bits(float x) {
 }
 
 __global__ void __launch_bounds__(kFactorThreads) find_factors(const FactorArgs a, int64_t count) {
-  __shared__ unsigned largest[mma16::kRows],
-      wrong[mma16::kRows];  // bits of the scale; a bit for each integer a
+  __shared__ unsigned largest[mma16::kRows];  // bits of the scale
+  __shared__ unsigned wrong[mma16::kRows];    // a bit for each integer a
   const int thread = static_cast<int>(threadIdx.x), row = thread % mma16::kRows;
   for (int64_t panel = blockIdx.x; panel < count; panel += gridDim.x) {
     const float* const scales = a.scales(panel);

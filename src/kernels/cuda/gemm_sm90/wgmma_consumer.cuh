@@ -28,34 +28,10 @@ class WgmmaConsumer {
   const OwnBlocks<Tile> own;
   Sum total[kM][kN / 2];
 
-  /// Reads what all stages of a tile share.
-  __device__ __forceinline__ void enter(const typename Tile::Info& info) {
-    if constexpr (kHasRowFactors<Operand>) {
-      const TilePanels<Tile> panels(a_, info.tile);
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        const float2 factor = row_factors(a_, info.tile.expert, panels[panel(m)]);
-        by_factor_[m] = {Operand::kScaleUnit / factor.x, Operand::kScaleUnit / factor.y};
-      }
-    }
-  }
-  /// Factors of a lane's two rows of a panel of an expert.
-  __device__ static float2 row_factors(const WgmmaArgs& a, int expert, int panel) {
-    const uint8_t* const factors = a.base + expert * a.expert_bytes + a.row_factors_at;
-    return reinterpret_cast<const float2*>(
-        factors)[int64_t{min(panel, a.panels - 1)} * 8 + lane_row()];
-  }
-
   /// The current stage, its slot, and the descriptor of its x.
-  __device__ const uint8_t* stage() const {
-    return shared_.stage(ring_.slot);
-  }
-  __device__ int slot() const {
-    return ring_.slot;
-  }
-  __device__ uint64_t descriptor() const {
-    return swizzled_descriptor(shared_address(stage()));
-  }
+  __device__ const uint8_t* stage() const { return shared_.stage(ring_.slot); }
+  __device__ int slot() const { return ring_.slot; }
+  __device__ uint64_t descriptor() const { return swizzled_descriptor(shared_address(stage())); }
   /// Reads the first octet of rows of x, k-block b, as the second operand of mma.sync.
   __device__ __forceinline__ void load_octet(const uint8_t* stage, int b, uint32_t (&to)[4]) const {
     const int lane = static_cast<int>(threadIdx.x % 32), row = lane % 8;
@@ -75,11 +51,25 @@ class WgmmaConsumer {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.empty(slot));
   }
   /// Leaves the last stage of the tile, whose slot is released.
-  __device__ void leave() {
-    ring_.advance();
+  __device__ void leave() { ring_.advance(); }
+  __device__ const WgmmaArgs& args() const { return a_; }
+
+  /// Reads what all stages of a tile share.
+  __device__ __forceinline__ void enter(const typename Tile::Info& info) {
+    if constexpr (kHasRowFactors<Operand>) {
+      const TilePanels<Tile> panels(a_, info.tile);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        const float2 factor = row_factors(a_, info.tile.expert, panels[panel(m)]);
+        by_factor_[m] = {Operand::kScaleUnit / factor.x, Operand::kScaleUnit / factor.y};
+      }
+    }
   }
-  __device__ const WgmmaArgs& args() const {
-    return a_;
+  /// Factors of a lane's two rows of a panel of an expert.
+  __device__ static float2 row_factors(const WgmmaArgs& a, int expert, int panel) {
+    const uint8_t* const at = a.base + expert * a.expert_bytes + a.row_factors_at;
+    const auto* const two = reinterpret_cast<const float2*>(at);
+    return two[int64_t{min(panel, a.panels - 1)} * 8 + lane_row()];
   }
 
   /// Unpacks unit b of m64 m. `group` is the index of the group in the stage.

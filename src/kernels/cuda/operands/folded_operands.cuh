@@ -39,7 +39,7 @@ struct Fp4Folded : FoldedProducts {
 };
 
 /// e2m1 in groups of 16 columns, whose scales are a number of few bits times the factor of their
-/// row (row_factors.h). `weights` gets the lane's two scales times kUnit⁻¹ / factor.
+/// row (row_factors.h). `weights` gets the lane's two scales times kScaleUnit / factor.
 struct Fp4Scaled : FoldedProducts {
   static constexpr int kCodeBits = 4;
   static constexpr float kUnit = 0x1p66f;  // codes are 126 binades too low, scales 60 too high
