@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm_sm90/exponents.h"
 #include "kernels/cuda/gemm_sm90/row_factors.h"
 #include "kernels/cuda/gemv/gemv_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/cuda/planned_tokens.h"
 
 namespace moracle::cuda {
@@ -26,7 +27,7 @@ Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, cons
     prepare = [exponents, &device](const KernelWeights& fresh, Stream stream) {
       return exponents.prepare(fresh, device.queue(), stream);
     };
-  } else if (needs_row_factors(weights)) {
+  } else if (wgmma_multiplies_scaled_codes(weights.shape)) {
     prepare = [&device](const KernelWeights& fresh, Stream stream) {
       return find_row_factors(fresh, device.queue(), stream);
     };

@@ -72,10 +72,6 @@ __global__ void __launch_bounds__(kFactorThreads) find_factors(const FactorArgs 
 
 }  // namespace
 
-bool needs_row_factors(const KernelWeights& weights) {
-  return mma16::has_row_factors(weights.shape);
-}
-
 Status find_row_factors(const KernelWeights& weights, const Queue& queue, Stream stream) {
   const FactorArgs args{weights.buffer.as<uint8_t>(),
                         static_cast<int64_t>(weights.sections.bytes),

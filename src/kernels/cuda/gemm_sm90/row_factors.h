@@ -15,7 +15,4 @@ namespace moracle::cuda {
 /// Enqueues the change of the section row_factors of `weights`.
 Status find_row_factors(const KernelWeights& weights, const Queue& queue, Stream stream);
 
-/// True for weights that need this.
-bool needs_row_factors(const KernelWeights& weights);
-
 }  // namespace moracle::cuda

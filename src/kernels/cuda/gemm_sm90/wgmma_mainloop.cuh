@@ -1,6 +1,7 @@
 // Mainloops of a consumer warpgroup: the sums of one tile. While a batch of products is in flight,
-// the next batch is unpacked into other registers. Each sum accumulates the columns in order,
-// independent of the neighbouring rows and of kN (batch-invariant).
+// the next batch is unpacked into other registers; mma.sync needs no second set. Each sum
+// accumulates the columns in order, independent of the neighbouring rows and of kN
+// (batch-invariant).
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_consumer.cuh"
