@@ -1,7 +1,7 @@
-"""Stress and denial-of-service tests: abuse_test.py COMMAND MODEL [--requests N] [--any-memory] [unittest's arguments].
+"""Stress and denial-of-service tests: abuse_test.py COMMAND MODEL [--requests N] [--sanitized] [unittest's arguments].
 
 Malformed requests beside slow clients, many idle connections, a killed server (Abuse), and attacks on time and memory (Attacks).
---any-memory: skip memory limits, because sanitizers keep freed memory."""
+--sanitized: skip memory limits, because sanitizers keep freed memory, and allow five times the seconds."""
 import concurrent.futures
 import contextlib
 import http.client
@@ -20,7 +20,7 @@ import unittest
 
 from client import Server, skip_without_server
 
-COMMAND, MODEL, REQUESTS, ANY_MEMORY = "", "", 1000, False
+COMMAND, MODEL, REQUESTS, SANITIZED = "", "", 1000, False
 PROMPT = "And the LORD spake unto Moses, saying,"
 GOOD = {"prompt": "And the", "max_tokens": 2, "n": 1, "temperature": 0.5, "stop": ["x"], "logit_bias": {"5": 1},
         "logprobs": 1, "echo": True, "stream": False, "seed": 1}
@@ -137,7 +137,7 @@ class Abuse(unittest.TestCase):
             print(f"{sum(statuses.values())} requests: {statuses}; resident MB: {[round(m, 1) for m in memory]}")
             self.assertFalse([status for status in statuses if status.startswith("5")], statuses)
             self.assertGreater(statuses.get("400", 0), REQUESTS // 4)
-            self.assertTrue(ANY_MEMORY or memory[-1] - memory[0] < 16, memory)
+            self.assertTrue(SANITIZED or memory[-1] - memory[0] < 16, memory)
             self.assertEqual(server.complete(PROMPT, max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
             for connection in slow:
                 connection.close()
@@ -157,7 +157,7 @@ class Abuse(unittest.TestCase):
                 self.assertEqual(idle[-1].getresponse().read()[:9], b'{"count":')
             grown = resident(server) - before
             print(f"{count} idle connections: {grown:.1f} MB")
-            self.assertTrue(ANY_MEMORY or grown < 64, grown)
+            self.assertTrue(SANITIZED or grown < 64, grown)
             idle[count // 2].request("GET", "/health")
             self.assertEqual(idle[count // 2].getresponse().status, 200)
             self.assertEqual(server.complete(PROMPT, max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
@@ -216,6 +216,10 @@ def wait_for(is_there, seconds=30):
         time.sleep(0.02)
 
 
+def allowed(seconds):
+    return seconds * (5 if SANITIZED else 1)
+
+
 def length(size):
     return b"Content-Length: %d\r\n\r\n" % size
 
@@ -225,7 +229,7 @@ class Attacks(unittest.TestCase):
 
     @contextlib.contextmanager
     def attack(self, server, megabytes):
-        """/health answers within 1 s, and memory grows by less than `megabytes`."""
+        """/health answers within a second, and memory grows by less than `megabytes`."""
         over, waits, memory = threading.Event(), [], [resident(server)]
 
         def watch():
@@ -244,8 +248,8 @@ class Attacks(unittest.TestCase):
             over.set()
             thread.join()
         print(f"/health: {max(waits):.3f} s at most; resident MB: {memory[0]:.0f}, at most {max(memory):.0f}")
-        self.assertLess(max(waits), 1)
-        self.assertTrue(ANY_MEMORY or max(memory) - memory[0] < megabytes)
+        self.assertLess(max(waits), allowed(1))
+        self.assertTrue(SANITIZED or max(memory) - memory[0] < megabytes)
 
     def open(self, server, data=b""):
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
@@ -263,7 +267,7 @@ class Attacks(unittest.TestCase):
         return None
 
     def test_json_with_many_values_uses_bounded_memory(self):
-        if ANY_MEMORY:
+        if SANITIZED:
             self.skipTest("sanitizers need minutes for these bodies; this test is about time")
 
         def chat(**fields):
@@ -287,7 +291,7 @@ class Attacks(unittest.TestCase):
                 for (status, path, _), reply in zip(expected, threads.map(lambda each: server.post(*each[1:]), expected)):
                     self.assertIn(status, (reply[0], None), f"{path} {str(reply)[:200]}")
             print(f"{cpu_seconds(server) - before:.1f} CPU seconds")
-            self.assertTrue(ANY_MEMORY or cpu_seconds(server) - before < 15)
+            self.assertTrue(SANITIZED or cpu_seconds(server) - before < 15)
 
     def test_endless_chunk_extensions_and_trailers_are_refused(self):
         with Server(COMMAND, MODEL) as server, self.attack(server, 16):
@@ -331,16 +335,16 @@ class Attacks(unittest.TestCase):
             wait_for(lambda: cpu_seconds(server) > 1)
             begin = time.monotonic()
             self.assertEqual(server.post("/tokenize", {"prompt": "a"})[0], 200)
-            self.assertLess(time.monotonic() - begin, 1, "no worker is left for small requests")
+            self.assertLess(time.monotonic() - begin, allowed(1), "no worker is left for small requests")
             for client in clients:
                 client.close()
-            wait_for(lambda: rests(server), 5)
+            wait_for(lambda: rests(server), allowed(5))
         clients = [self.open(server, request) for _ in range(3)]
         before = cpu_seconds(server)
         wait_for(lambda: cpu_seconds(server) > before + 0.5)
         begin = time.monotonic()
         self.assertEqual(server.end(), 0)
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(time.monotonic() - begin, allowed(5))
 
 
 if __name__ == "__main__":
@@ -349,8 +353,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--requests"]:
         REQUESTS = int(sys.argv[2])
         del sys.argv[1:3]
-    if sys.argv[1:2] == ["--any-memory"]:
-        ANY_MEMORY = True
+    if sys.argv[1:2] == ["--sanitized"]:
+        SANITIZED = True
         del sys.argv[1]
     skip_without_server(COMMAND)
     unittest.main(verbosity=2)
