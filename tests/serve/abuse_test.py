@@ -1,7 +1,7 @@
 """Stress and denial-of-service tests: abuse_test.py COMMAND MODEL [--requests N] [--sanitized] [unittest's arguments].
 
 Malformed requests beside slow clients, many idle connections, a killed server (Abuse), and attacks on time and memory (Attacks).
---sanitized: skip memory limits, because sanitizers keep freed memory, and allow five times the seconds."""
+--sanitized: skip memory limits, because sanitizers keep freed memory, and allow three times the seconds."""
 import concurrent.futures
 import contextlib
 import http.client
@@ -217,7 +217,8 @@ def wait_for(is_there, seconds=30):
 
 
 def allowed(seconds):
-    return seconds * (5 if SANITIZED else 1)
+    """Tokenizing three SLOW_TEXTs takes 18 s, with sanitizers 31: a server that does not cancel them exceeds the limits of both."""
+    return seconds * (3 if SANITIZED else 1)
 
 
 def length(size):
@@ -291,7 +292,7 @@ class Attacks(unittest.TestCase):
                 for (status, path, _), reply in zip(expected, threads.map(lambda each: server.post(*each[1:]), expected)):
                     self.assertIn(status, (reply[0], None), f"{path} {str(reply)[:200]}")
             print(f"{cpu_seconds(server) - before:.1f} CPU seconds")
-            self.assertTrue(SANITIZED or cpu_seconds(server) - before < 15)
+            self.assertLess(cpu_seconds(server) - before, 15)
 
     def test_endless_chunk_extensions_and_trailers_are_refused(self):
         with Server(COMMAND, MODEL) as server, self.attack(server, 16):
