@@ -21,8 +21,8 @@ set(MORACLE_CUDA_OPERANDS
   "fp8       | groups | Fp8Operand<true>      | Fp8Operand<true>      | Wgmma<Fp8Operand<true>> | Fp8Operand<true>"
   "fp8       | halves | InHalves<Fp8Operand<true>> | | "
   "fp4       |        | Fp4Operand            | Fp4Operand            | "
-  "fp4       | halves | InHalves<Fp4Operand> | InHalves<Fp4Operand> | "
-  "fp4       | scaled   | | | Fp4Scaled | | operands/folded_operands.cuh"
+  "fp4       | halves | InHalves<Fp4Operand> | | "
+  "nvfp4     |        |                       | Fp4Scaled             | Fp4Scaled | | operands/folded_operands.cuh"
   "mxfp8     |        |                       | Fp8FoldedPairs        | Fp8Folded | | operands/folded_operands.cuh"
   "mxfp4     |        |                       | Fp4Folded             | Fp4Folded | | operands/folded_operands.cuh"
   "fp8_fp8   |        | Fp8Fp8Operand<false>  | Fp8Fp8Operand<false>  | Fp8Wgmma<false>, Fp8TokenChannels, OrderedRows<Fp8TokenChannels> | Fp8Fp8Operand<false> | gemm_sm90/wgmma_token_epilogue.cuh"
@@ -44,15 +44,17 @@ set(MORACLE_CUDA_OPERANDS
   "int4_fp8_zeros |   |                       |                       | Int4Fp8Wgmma<true>"
   "int4_fp8_wide | groups |                  |                       | Wgmma<WideCodes<Int4By64Operand>>"
   "int4_fp8_wide | values |                  |                       | ValuesWgmma<WideCodes<Int4Operand>>"
-  "fp4_fp8_wide | scaled |                   |                       | WideCodes<Fp4Scaled> | | operands/folded_operands.cuh"
+  "nvfp4_fp8_wide |  |                       |                       | WideCodes<Fp4Scaled> | | operands/folded_operands.cuh"
   "int4_fp8  | halves | InHalves<Int4Fp8Operand> | InHalves<Int4Fp8Operand> | "
   "int4_fp8  | minimums | WithMinimums<Int4Fp8Operand> | WithMinimums<Int4Fp8Operand> | "
   "int4_fp8  | halves_minimums | InHalves<WithMinimums<Int4Fp8Operand>> | InHalves<WithMinimums<Int4Fp8Operand>> | "
-  "mxfp4_fp8 |        |                       | Fp4FoldedFp8          |  | | operands/folded_operands.cuh"
+  "mxfp4_fp8 |        |                       | ByFp8<Fp4Folded>      |  | | operands/folded_operands.cuh"
+  "nvfp4_fp8 |        |                       | ByFp8<Fp4Scaled>      |  | | operands/folded_operands.cuh"
   "fp4_fp8   |        | Fp4Fp8Operand         | Fp4Fp8Operand         | Fp4Fp8Wgmma"
-  "fp4_fp8   | halves | InHalves<Fp4Fp8Operand> | InHalves<Fp4Fp8Operand> | "
+  "fp4_fp8   | halves | InHalves<Fp4Fp8Operand> | | "
   "fp4_int8  |        | Fp4Int8Operand        | Fp4Int8Operand        | "
-  "fp4_int8  | halves | InHalves<Fp4Int8Operand> | InHalves<Fp4Int8Operand> | ")
+  "fp4_int8  | halves | InHalves<Fp4Int8Operand> | | "
+  "nvfp4_int8 |       |                       | WithRowFactors<Fp4Int8Operand> | ")
 
 # Adds one file for each kernel and type to the target. PTX alone (architectures "90a-virtual") takes hardly longer to
 # compile than the headers: then a kernel's types share one file.

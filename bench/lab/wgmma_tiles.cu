@@ -324,6 +324,7 @@ struct Gemm {
     }
     a.gated = gated, a.sharpness = 1, a.offset = 0;
     a.limit = std::numeric_limits<float>::infinity();
+    a.scale_size = Tested::kIsExponent ? 1 : 4;
     a.scale_is_exponent = Tested::kIsExponent, a.has_zeros = Tested::kHasZeros, a.has_bias = bias;
     a.columns = gated ? n / 2 : n;
     a.x_aligned = true, a.y_in_pairs = true;

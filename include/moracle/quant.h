@@ -83,8 +83,8 @@ inline constexpr QuantKey kFp8Dynamic128Sym = fp8_dynamic_group(128);
 inline constexpr QuantKey kMxfp8Static{DType::kF8E4M3, per_group(32), false, true, DType::kF8E8M0};
 inline constexpr QuantKey kMxfp8Dynamic{DType::kF8E4M3, per_group(32), true, true, DType::kF8E8M0};
 inline constexpr QuantKey kMxfp4Static{DType::kF4E2M1, per_group(32), false, true, DType::kF8E8M0};
-/// NVFP4: 16 values share one e4m3 scale, and all scales of a tensor one f32 number. Their product
-/// is the f32 scale of the canonical form.
+/// NVFP4: 16 values share one e4m3 scale, and all scales of a row one f32 number. Their product is
+/// the f32 scale of the canonical form. Loading refuses scales that are no such products.
 inline constexpr QuantKey kNvfp4Static{DType::kF4E2M1, per_group(16)};
 /// Group scales along K. With `group` = GroupShape::kAll each channel has one scale.
 constexpr QuantKey int4_static_group(int64_t group) {

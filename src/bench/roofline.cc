@@ -16,7 +16,8 @@ int64_t expert_bytes(const LayerSpec& spec) {
     if (shape.key.quantized()) {
       const int64_t scales = m.scale_rows() * m.scale_cols();
       const bool integers = shape.key.scale_dtype == DType::kI8;
-      bytes += scales * bits(shape.key.scale_dtype) / 8;
+      // A file of NVFP4 has a byte for each scale; those of the key are its products.
+      bytes += shape.key == kNvfp4Static ? scales : scales * bits(shape.key.scale_dtype) / 8;
       if (!shape.key.symmetric && !integers) bytes += scales;
       if (shape.key.minimums) bytes += scales * (integers ? 1 : 4);
       if (integers) bytes += m.n * m.factor_cols() * (shape.key.minimums ? 4 : 2);

@@ -22,9 +22,8 @@ struct Sections {
   /// Group of each column. In a layout that sorts columns: the column of x that each column reads.
   size_t group_index = 0;
   size_t bias = 0;
-  /// f32 for each row, written by the kernels: mma16, e2m1 in groups of 16.
-  size_t row_factors = 0;
-  size_t bytes = 0;  ///< total size: the distance to the next expert
+  size_t row_factors = 0;  ///< f32 for each row, beside e4m3 scales
+  size_t bytes = 0;        ///< total size: the distance to the next expert
 };
 
 struct Layout {

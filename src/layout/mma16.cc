@@ -6,6 +6,7 @@
 
 #include "layout/pack_scales.h"
 #include "layout/sections.h"
+#include "quant/e4m3_scales.h"
 
 namespace moracle {
 namespace mma16_layout {
@@ -26,7 +27,7 @@ int64_t panel_bytes(const MatrixShape& shape) {
 Sections sections(const MatrixShape& shape) {
   const int64_t panels = num_panels(shape.n);
   const int64_t scales = shape.key.quantized() ? panels * num_groups(shape) * kRows : 0;
-  return lay_out(panels * panel_bytes(shape), scales * (scale_is_exponent(shape) ? 1 : 4),
+  return lay_out(panels * panel_bytes(shape), scales * scale_bytes(shape),
                  panels_have_zero_points(shape) ? scales : 0,
                  shape.key.minimums ? scales * sizeof(float) : 0,
                  shape.group_index ? shape.k * sizeof(int32_t) : 0,
@@ -78,6 +79,19 @@ void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t firs
   }
 }
 
+// Packs scales as e4m3 numbers, with the factors of their rows.
+void pack_e4m3_scales(const CanonicalMatrix& m, int64_t first_row, int64_t groups,
+                      std::byte* scales, std::byte* factors) {
+  for (int64_t r = 0; r < m.n; ++r) {
+    const float* const row = m.scales.data() + r * groups;
+    const float factor = row_factor(groups, [&](int64_t g) { return row[g]; }).factor;
+    const int64_t panel = (first_row + r) / kRows, lane = (first_row + r) % kRows;
+    std::memcpy(factors + (first_row + r) * sizeof factor, &factor, sizeof factor);
+    for (int64_t g = 0; g < groups; ++g)
+      scales[(panel * groups + g) * kRows + lane] = std::byte{e4m3_scale(row[g], factor)};
+  }
+}
+
 void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
                  std::byte* out) {
   const Sections s = sections(shape);
@@ -87,7 +101,10 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
     put(m.group_index, out + s.group_index);
   }
   const int64_t groups = num_groups(shape);
-  pack_scales(m, first_row, groups, kRows, scale_is_exponent(shape), out + s.scales);
+  if (has_row_factors(shape))
+    pack_e4m3_scales(m, first_row, groups, out + s.scales, out + s.row_factors);
+  else
+    pack_scales(m, first_row, groups, kRows, scale_is_exponent(shape), out + s.scales);
   if (shape.key.minimums)
     pack_minimums(m, first_row, groups, out + s.minimums);
   else

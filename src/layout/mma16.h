@@ -18,10 +18,13 @@ constexpr bool groups_in_halves(const MatrixShape& shape) {
   return num_groups(shape) > 1 && group_cols(shape) % kCols == kHalfCols;
 }
 
-/// True if rows have a factor, such that each of their scales is that factor times a number of few
-/// bits: NVFP4, whose scales are e4m3 times one number. Kernels find it when weights arrive.
+/// True if scales are e4m3 numbers, and rows have a factor: NVFP4 (quant/e4m3_scales.h).
 constexpr bool has_row_factors(const MatrixShape& shape) {
   return shape.key == kNvfp4Static && num_groups(shape) > 1;
+}
+/// Bytes of a scale: of an e4m3 number or an exponent, or of an f32 number.
+constexpr int scale_bytes(const MatrixShape& shape) {
+  return scale_is_exponent(shape) || has_row_factors(shape) ? 1 : 4;
 }
 
 }  // namespace moracle::mma16

@@ -276,6 +276,28 @@ TEST(Vnni16Layout, KeepsScalesAndBiasBesideTheirPanelAndPadsWithZeros) {
   });
 }
 
+TEST(Mma16Layout, KeepsScalesOfNvfp4AsE4m3TimesFactorsOfRows) {
+  for (auto [n, k] : sizes()) {
+    const MatrixShape shape{n, k, kNvfp4Static, false, n % 2 == 0};
+    if (k <= 16) continue;  // one group: f32
+    SCOPED_TRACE(::testing::Message() << n << " x " << k);
+    const CanonicalMatrix m = matrix_for(shape);
+    const std::vector<std::byte> bytes = packed({&kMma16Layout, shape}, m, std::byte{0xff});
+    const Sections s = kMma16Layout.sections(shape);
+    const int64_t groups = m.scale_cols(), rows = (n + 15) / 16 * 16;
+    for (int64_t r = 0; r < rows; ++r) {
+      float factor;
+      std::memcpy(&factor, bytes.data() + s.row_factors + r * sizeof factor, sizeof factor);
+      for (int64_t g = 0; g < groups; ++g) {
+        const auto code =
+            static_cast<uint8_t>(bytes[s.scales + (r / 16 * groups + g) * 16 + r % 16]);
+        const float want = r < n ? m.scales[r * groups + g] : 0.0f;
+        ASSERT_NEAR(e4m3_to_float(code) * factor, want, want * 0x1p-20f);
+      }
+    }
+  }
+}
+
 // Panels hold what kernels subtract from code · scale.
 TEST(PanelLayouts, FoldZeroPointsIntoMinimums) {
   for (const Layout* layout : {&kVnni16Layout, &kMma16Layout}) {

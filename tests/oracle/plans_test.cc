@@ -263,7 +263,7 @@ TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
   EXPECT_EQ(fused(128, 2048, 768, 8, int4), (Limits{3, 4}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, int8), (Limits{3, 4}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (Limits{1, 2}));
-  EXPECT_EQ(fused(8, 4096, 14336, 2, {kNvfp4Static, {}}), (Limits{1, 2}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, {kNvfp4Static, {}}), (Limits{4, 5}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, {int4_static_group(128), kFp8DynamicTokenSym}),
             (Limits{9, 10}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (Limits{8, 9}));

@@ -7,7 +7,6 @@
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/gemm_skinny/skinny_plan.h"
 #include "kernels/cuda/gemm_sm90/exponents.h"
-#include "kernels/cuda/gemm_sm90/row_factors.h"
 #include "kernels/cuda/gemv/gemv_plan.h"
 #include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/cuda/planned_tokens.h"
@@ -15,25 +14,16 @@
 namespace moracle::cuda {
 namespace {
 
-// The matrix without kernels. Exponents and factors of rows are prepared here, and again after each
-// replacement.
+// The matrix without kernels. Exponents are prepared here, and again after each replacement.
 Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
                                                    CudaDevice& device) {
-  std::function<Status(const KernelWeights&, Stream)> prepare;
-  if (has_exponents(weights)) {
-    const bool one_per_row = std::get<CudaForm>(plan.kernels.front().form).row_exponents;
-    const Exponents exponents(weights, one_per_row);
-    if (one_per_row) weights.shape = with_row_exponents(weights.shape);
-    prepare = [exponents, &device](const KernelWeights& fresh, Stream stream) {
-      return exponents.prepare(fresh, device.queue(), stream);
-    };
-  } else if (wgmma_multiplies_scaled_codes(weights.shape)) {
-    prepare = [&device](const KernelWeights& fresh, Stream stream) {
-      return find_row_factors(fresh, device.queue(), stream);
-    };
-  } else {
-    return std::make_unique<GroupedLinear>(std::move(weights));
-  }
+  if (!has_exponents(weights)) return std::make_unique<GroupedLinear>(std::move(weights));
+  const bool one_per_row = std::get<CudaForm>(plan.kernels.front().form).row_exponents;
+  const Exponents exponents(weights, one_per_row);
+  if (one_per_row) weights.shape = with_row_exponents(weights.shape);
+  auto prepare = [exponents, &device](const KernelWeights& fresh, Stream stream) {
+    return exponents.prepare(fresh, device.queue(), stream);
+  };
   auto linear = std::make_unique<GroupedLinear>(std::move(weights), std::move(prepare));
   MORACLE_CHECK(linear->weights_replaced({}));
   MORACLE_CHECK(device.synchronize({}));

@@ -41,7 +41,6 @@ void add_gemv(const KernelRequest& request, int64_t last, Planned& kernels) {
 void add_wgmma(const KernelRequest& request, int64_t first, int64_t end, KernelPlan& plan,
                Planned& kernels) {
   if (wgmma_multiplies_values(request.shape)) plan.product_bits = kWgmmaValueBits;
-  if (wgmma_multiplies_scaled_codes(request.shape)) plan.product_bits = kWgmmaScaleBits;
   const int tiles = wgmma_tiles(request.shape, request.scheme);
   const auto choice = [&](int64_t tokens) {
     if (request.linear) return wgmma_dense_choice(tokens);

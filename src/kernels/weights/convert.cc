@@ -17,6 +17,7 @@
 #include "kernels/weights/kernel_weights.h"
 #include "kernels/weights/shares.h"
 #include "layout/sorted_columns.h"
+#include "quant/e4m3_scales.h"
 
 namespace moracle {
 namespace {
@@ -49,25 +50,32 @@ class Conversion {
   /// Reads expert e in slices, or whole if slices are not possible.
   Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UseSlice& use) const {
     static_assert(DescribedMatrix::kSliceRows % kRowStep == 0);
-    Status sorted;
+    Status usable;
     const auto sort_and_use = [&](const CanonicalMatrix& slice, int64_t first_row) {
-      if (!sorted) return;
+      if (usable) usable = check_e4m3_scales(slice, first_row, pool);
+      if (!usable) return;
       const Result<CanonicalMatrix> in_order = sort_columns(slice);
       if (in_order)
         use(*in_order, first_row);
       else
-        sorted = in_order.error();
+        usable = in_order.error();
     };
-    const DescribedMatrix::UseSlice& wanted =
-        sorts_ ? DescribedMatrix::UseSlice(sort_and_use) : use;
+    const auto check_and_use = [&](const CanonicalMatrix& slice, int64_t first_row) {
+      if (usable) usable = check_e4m3_scales(slice, first_row, pool);
+      if (usable) use(slice, first_row);
+    };
+    const DescribedMatrix::UseSlice& wanted = sorts_ ? DescribedMatrix::UseSlice(sort_and_use)
+                                              : source_.shape().key == kNvfp4Static
+                                                  ? DescribedMatrix::UseSlice(check_and_use)
+                                                  : use;
     if (in_slices_) {
       MORACLE_CHECK(source_.read_slices(e, pool, wanted));
     } else {
       MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
       wanted(expert, 0);
     }
-    if (sorted) return {};
-    Error error = sorted.error();
+    if (usable) return {};
+    Error error = usable.error();
     error.place = str("expert ", e, ": ", error.place);
     return error;
   }

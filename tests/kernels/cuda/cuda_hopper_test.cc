@@ -231,6 +231,24 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
   }
 }
 
+// Rows that end within the last k-block of a stage: codes are padded, scales of NVFP4 are not.
+TEST_F(CudaHopperTest, RowsThatEndWithinBlockGiveResultsOfReference) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  for (const auto& sizes : {Sizes{496, 752}, Sizes{272, 1008}}) {
+    for (const char* name :
+         {"nvfp4-w4a16", "nvfp4-w4a8", "nvfp4-w4afp8", "int4-w4a16-g16-min-s8"}) {
+      const Scheme scheme = *parse_scheme(name);
+      FusedMoe moe = make(request_of(scheme, "cuda-sm90", sizes));
+      FusedMoe reference = make(request_of(scheme, "cuda-reference", sizes));
+      for (const int64_t tokens : {1, 2, 8, 12, 300}) {
+        SCOPED_TRACE(str(name, ", ", sizes.hidden, ", ", tokens, " tokens"));
+        const Batch b = batch(request_of(scheme, "cuda-sm90", sizes), tokens);
+        expect_near(apply(moe, b), apply(reference, b), tolerance(scheme));
+      }
+    }
+  }
+}
+
 // Up to eight rows of an expert are multiplied by mma.sync, more by wgmma.
 TEST_F(CudaHopperTest, RowsHaveTheSameBitsAmongFewAndAmongMore) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";

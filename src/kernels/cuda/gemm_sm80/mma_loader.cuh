@@ -186,7 +186,7 @@ class MmaLoader {
       const int64_t at = (scale_at_[i] + group) * 16;
       const int to = run * 64 + quarter * 16;
       const uint8_t* const scales = expert_ + a_.scales_at;
-      if (!a_.scale_is_exponent)
+      if (a_.scale_size == 4)
         cp_async_16(stage + Tile::kScales + to, scales + at * 4 + quarter * 16, true);
       else if (quarter == 0)
         cp_async_16(stage + Tile::kScales + to, scales + at, true);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/operands/unpack.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"
 #include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/row_factors.cuh"
 #include "kernels/cuda/tiles/tile_finder.cuh"
 
 namespace moracle::cuda {
@@ -50,7 +51,7 @@ class MmaSums {
 #pragma unroll
       for (int p = 0; p < Tile::kPanels; ++p) {
         if (!panels.there(panel(p))) continue;
-        const Factors factors(*this, stage, p);
+        const Factors factors(*this, stage, p, tile.expert, panels[panel(p)]);
         store_panel(stage, tile, panels[panel(p)],
                     [&](int o, int i, float x_scale) { return total(factors, p, o, i, x_scale); });
       }
@@ -59,10 +60,12 @@ class MmaSums {
 #pragma unroll
     for (int p = 0; p < Tile::kWarpHalf; ++p) {
       if (!panels.there(panel(p))) continue;
-      const Factors of_gate(*this, stage, p), of_up(*this, stage, p + Tile::kWarpHalf);
+      const int q = p + Tile::kWarpHalf;
+      const Factors of_gate(*this, stage, p, tile.expert, panels[panel(p)]),
+          of_up(*this, stage, q, tile.expert, panels[panel(q)]);
       store_panel(stage, tile, panels[panel(p)], [&](int o, int i, float x_scale) {
         const float2 gate = total(of_gate, p, o, i, x_scale);
-        const float2 up = total(of_up, p + Tile::kWarpHalf, o, i, x_scale);
+        const float2 up = total(of_up, q, o, i, x_scale);
         return float2{activated(a_, gate.x, up.x), activated(a_, gate.y, up.y)};
       });
     }
@@ -234,7 +237,8 @@ class MmaSums {
   // Returns the scales of a lane's two rows.
   __device__ float2 weight_scales(const uint8_t* stage, int panel, int group) const {
     const uint8_t* const run = stage + Tile::kScales + (panel * Tile::kGroups + group) * 64;
-    if (!a_.scale_is_exponent) return reinterpret_cast<const float2*>(run)[lane_row()];
+    if (a_.scale_size == 4) return reinterpret_cast<const float2*>(run)[lane_row()];
+    if (Operand::kHalves && a_.has_row_factors) return read_e4m3_scales(run + 2 * lane_row());
     return {e8m0_to_float(run[2 * lane_row()]), e8m0_to_float(run[2 * lane_row() + 1])};
   }
 
@@ -303,12 +307,14 @@ class MmaSums {
     return static_cast<int32_t>(static_cast<uint32_t>(sum) - of_zero);
   }
 
-  // Scale and bias of a lane's two outputs of a panel.
+  // Scale and bias of a lane's two outputs of panel p, which is panel `number` of the expert.
   struct Factors {
     float2 scale{1, 1}, bias{0, 0};
-    __device__ Factors(const MmaSums& sums, const uint8_t* stage, int p) {
+    __device__ Factors(const MmaSums& sums, const uint8_t* stage, int p, int expert, int number) {
       if constexpr (Operand::kScaled && !Operand::kGroups)
         scale = sums.weight_scales(stage, panel(p), 0);
+      if (Operand::kHalves && sums.a_.has_row_factors)
+        scale = two_row_factors(sums.a_, expert, number * 16 + 2 * lane_row());
       if (sums.a_.has_bias)
         bias = reinterpret_cast<const float2*>(stage + Tile::kBias)[panel(p) * 8 + lane_row()];
     }
@@ -321,7 +327,7 @@ class MmaSums {
     else
       value = {static_cast<float>(sum_[p][o][i]), static_cast<float>(sum_[p][o][2 + i])};
     if constexpr (Operand::kXScales == XScales::kToken) value.x *= x_scale, value.y *= x_scale;
-    if constexpr (Operand::kScaled && !Operand::kGroups)
+    if constexpr (Operand::kScaled && (!Operand::kGroups || Operand::kHalves))
       value.x *= factors.scale.x, value.y *= factors.scale.y;
     return {value.x + factors.bias.x, value.y + factors.bias.y};
   }

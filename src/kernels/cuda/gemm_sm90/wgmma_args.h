@@ -98,9 +98,9 @@ WgmmaKernels wgmma_int4_fp8();              ///< multiples of 128 columns, witho
 WgmmaKernels wgmma_int4_fp8_zeros();        ///< the same with zero points
 WgmmaKernels wgmma_int4_fp8_wide_groups();  ///< other groups, activations in bf16
 WgmmaKernels wgmma_int4_fp8_wide_values();  ///< likewise, like wgmma_int8_values
-WgmmaKernels wgmma_fp4_fp8_wide_scaled();   ///< likewise, like wgmma_fp4_scaled
+WgmmaKernels wgmma_nvfp4_fp8_wide();        ///< likewise, like wgmma_nvfp4
 WgmmaKernels wgmma_fp4_fp8();               ///< groups of 32 columns, exponents as scales
-WgmmaKernels wgmma_fp4_scaled();            ///< groups of half k-blocks, with factors of rows
+WgmmaKernels wgmma_nvfp4();                 ///< groups of half k-blocks, with factors of rows
 WgmmaKernels wgmma_mxfp4();                 ///< exponents as scales
 WgmmaKernels wgmma_mxfp8();                 ///< likewise, activations in bf16
 

@@ -54,24 +54,6 @@ class WgmmaConsumer {
   __device__ void leave() { ring_.advance(); }
   __device__ const WgmmaArgs& args() const { return a_; }
 
-  /// Reads what all stages of a tile share.
-  __device__ __forceinline__ void enter(const typename Tile::Info& info) {
-    if constexpr (kHasRowFactors<Operand>) {
-      const TilePanels<Tile> panels(a_, info.tile);
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        const float2 factor = row_factors(a_, info.tile.expert, panels[panel(m)]);
-        by_factor_[m] = {Operand::kScaleUnit / factor.x, Operand::kScaleUnit / factor.y};
-      }
-    }
-  }
-  /// Factors of a lane's two rows of a panel of an expert.
-  __device__ static float2 row_factors(const WgmmaArgs& a, int expert, int panel) {
-    const uint8_t* const at = a.base + expert * a.expert_bytes + a.row_factors_at;
-    const auto* const two = reinterpret_cast<const float2*>(at);
-    return two[int64_t{min(panel, a.panels - 1)} * 8 + lane_row()];
-  }
-
   /// Unpacks unit b of m64 m. `group` is the index of the group in the stage.
   __device__ __forceinline__ void unpack(const uint8_t* stage, int m, int b, int group,
                                          Weights& to) {
@@ -79,10 +61,7 @@ class WgmmaConsumer {
     uint32_t codes[kUnitBytes / 128];
     read_codes<Operand::kCodeBits>(
         stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes, codes);
-    if constexpr (kHasRowFactors<Operand>) {
-      const float2 scale = weight_scale(stage, m, group);
-      Operand::weights(codes, {scale.x * by_factor_[m].x, scale.y * by_factor_[m].y}, to);
-    } else if constexpr (Operand::kValues) {
+    if constexpr (Operand::kValues) {
       float2 minimums{0, 0};
       if (a_.has_minimums)
         minimums = reinterpret_cast<const float2*>(stage + Tile::kMinimums +
@@ -97,9 +76,7 @@ class WgmmaConsumer {
                                                const uint32_t (&codes)[kWords], Weights& to) {
     uint32_t zero[2] = {};
     if constexpr (Operand::kFolded) {
-      const uint32_t two = *reinterpret_cast<const uint16_t*>(stage + Tile::kScales +
-                                                              run(m, group) * 16 + 2 * lane_row());
-      zero[0] = Operand::factor(two & 0xffu), zero[1] = Operand::factor(two >> 8);
+      Operand::factors(stage + Tile::kScales + run(m, group) * 16 + 2 * lane_row(), zero);
     } else if constexpr (Operand::kZeros) {
       zero[0] = zero_[0], zero[1] = zero_[1];
     }
@@ -165,6 +142,7 @@ class WgmmaConsumer {
   }
   /// Index in the stage of the group of a lane's columns of unit b, where scales are folded.
   __device__ int folded_group(int first, int b) const {
+    if constexpr (kHasRowFactors<Operand>) return 2 * b + lane_col() / 2;
     if constexpr (Operand::kValues) {
       // Past the end of a row any group will do: codes and x are zero.
       const int sub_block =
@@ -250,7 +228,6 @@ class WgmmaConsumer {
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile>& ring_;
   uint32_t zero_[2] = {};
-  float2 by_factor_[kHasRowFactors<Operand> ? kM : 1];
 };
 
 }  // namespace moracle::cuda

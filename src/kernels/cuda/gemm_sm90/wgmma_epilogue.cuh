@@ -11,6 +11,7 @@
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/row_factors.cuh"
 #include "kernels/cuda/tiles/tile_finder.cuh"
 #include "layout/fragment_order.h"
 
@@ -30,7 +31,7 @@ class WgmmaEpilogue {
     for (int m = 0; m < Tile::kM; ++m) {
       const int64_t at = int64_t{min(panels_[panel(m)], a_.panels - 1)} * 16 + 2 * lane_row();
       if constexpr (kHasRowFactors<Operand>) {
-        scale_[m] = Sums::row_factors(a_, info.tile.expert, panels_[panel(m)]);
+        scale_[m] = two_row_factors(a_, info.tile.expert, static_cast<int>(at));
       } else if constexpr (kScalesSums<Operand>) {
         const uint8_t* const scales = expert + a_.scales_at;
         scale_[m] = a_.scale_is_exponent
@@ -183,7 +184,7 @@ class SplitKEpilogue {
     if (!to.there) return;
     const uint8_t* const expert = a_.base + info_.tile.expert * a_.expert_bytes;
     if constexpr (kHasRowFactors<Operand>) {
-      to.scale = WgmmaConsumer<Operand, Tile, kN>::row_factors(a_, info_.tile.expert, panels_[q]);
+      to.scale = two_row_factors(a_, info_.tile.expert, to.column);
     } else if constexpr (kScalesSums<Operand>) {
       const uint8_t* const scales = expert + a_.scales_at;
       to.scale =

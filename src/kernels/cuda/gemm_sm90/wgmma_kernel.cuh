@@ -40,7 +40,6 @@ struct TileWork {
                                                    RingSlot<Tile>& ring,
                                                    const typename Tile::Info& info) {
     WgmmaConsumer<Operand, Tile, kN> consumer(a, shared, ring);
-    consumer.enter(info);
     if constexpr (Tile::kDense) {
       run_mainloop(consumer);
       SplitKEpilogue<Operand, Tile, kN>(a, shared, info).run(consumer);
@@ -126,8 +125,7 @@ WgmmaKernels wgmma_kernels() {
   // k-blocks of a stage: 128 bytes of a row, at least. Twice as many of MXFP4 are up to 4 % faster,
   // of int4 slower, where fewer stages fit beside its scales. The CTAs of a cluster share few
   // columns, so their stages stay small.
-  constexpr int kDenseBlocks =
-      Operand::kCodeBits == 16 || (Operand::kValues && Operand::kTerms > 1) ? 2 : 4;
+  constexpr int kDenseBlocks = Operand::kCodeBits == 16 || Operand::kValues ? 2 : 4;
   constexpr int kBlocks = Operand::kCodeBits == 4 && Operand::kFolded ? 8 : kDenseBlocks;
   // Unpacking 4 bits or values, or folding scales, takes so long that a second CTA pays.
   constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded || Operand::kValues ? 2 : 1;

@@ -35,7 +35,7 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, b
   const bool in_groups = scales_in_groups(shape, scheme);
   const WgmmaInput input = wgmma_input(shape, scheme);
   if (input == WgmmaInput::kWideCodes) {
-    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8_wide_scaled();
+    if (shape.key.dtype == DType::kF4E2M1) return wgmma_nvfp4_fp8_wide();
     return wgmma_multiplies_values(shape) ? wgmma_int4_fp8_wide_values()
                                           : wgmma_int4_fp8_wide_groups();
   }
@@ -62,7 +62,7 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, b
       if (mma16::scale_is_exponent(shape)) return wgmma_mxfp8();
       return in_groups ? wgmma_fp8_groups() : wgmma_fp8();
     case DType::kF4E2M1:
-      return wgmma_multiplies_scaled_codes(shape) ? wgmma_fp4_scaled() : wgmma_mxfp4();
+      return mma16::has_row_factors(shape) ? wgmma_nvfp4() : wgmma_mxfp4();
     default:
       return wgmma_bf16();
   }

@@ -15,8 +15,7 @@ __device__ __forceinline__ void mainloop_unpromoted(Consumer& c) {
   using Tile = typename Consumer::Tile;
   constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
   using Operand = typename Consumer::Operand;
-  constexpr bool kWhole = !Operand::kPromoted && (!Operand::kValues || Operand::kTerms == 1) &&
-                          kM * Consumer::kN <= 256;
+  constexpr bool kWhole = !Operand::kPromoted && !Operand::kValues && kM * Consumer::kN <= 256;
   constexpr int kBatch = kWhole ? kM : 1;
   constexpr int kSplit = kM / kBatch;                           // batches of a unit
   constexpr int kBatches = kBlocks * Operand::kUnits * kSplit;  // of a stage

@@ -52,9 +52,7 @@ int float_tiles(const MatrixShape& shape) {
     case DType::kF8E4M3:
       return kUnpackingTiles;
     case DType::kF4E2M1:
-      return mma16::scale_is_exponent(shape) || wgmma_multiplies_scaled_codes(shape)
-                 ? kUnpackingTiles
-                 : 0;
+      return mma16::scale_is_exponent(shape) || mma16::has_row_factors(shape) ? kUnpackingTiles : 0;
     default:
       return 0;
   }
@@ -72,7 +70,7 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
     if (!key->dynamic || shape.k > most_columns) return 0;
     const bool values = wgmma_multiplies_values(shape);
     if (wgmma_input(shape, scheme) == WgmmaInput::kWideCodes)
-      return values || wgmma_multiplies_scaled_codes(shape) || shape.key.dtype == DType::kI4
+      return values || mma16::has_row_factors(shape) || shape.key.dtype == DType::kI4
                  ? float_tiles(shape)
                  : 0;
     if (values) return 0;
@@ -119,12 +117,14 @@ int64_t wgmma_least_tokens(const KernelRequest& request) {
   const double stages = hidden * inner / (256 * 128);
   const auto is_int4 = [](const MatrixShape& of) { return of.key.dtype == DType::kI4; };
   const auto has_octets = [&](const MatrixShape& of) {
-    return (is_int4(of) && !wgmma_multiplies_values(of)) || wgmma_multiplies_scaled_codes(of);
+    return (is_int4(of) && !wgmma_multiplies_values(of)) || mma16::has_row_factors(of);
   };
   const auto is_slow = [&](const MatrixShape& of) {
     return is_int4(of) || wgmma_multiplies_values(of);
   };
   const bool octets = has_octets(shape) && has_octets(other) && !request.scheme.activation;
+  // GEMV folds scales of NVFP4, which takes fewer instructions than their products here.
+  const int64_t octets_from = is_int4(shape) && is_int4(other) ? 2 : 5;
   const WgmmaLeast& one = octets || is_slow(shape) || is_slow(other) ? kLeastSlow : kLeast;
   const auto experts = static_cast<double>(request.num_experts);
   const auto per_token = std::min(static_cast<double>(request.rows_per_token), experts);
@@ -132,7 +132,7 @@ int64_t wgmma_least_tokens(const KernelRequest& request) {
   for (int64_t tokens = 1;; ++tokens) {
     missed *= 1 - per_token / experts;
     const double found = experts - missed;
-    const WgmmaLeast& least = octets && tokens > 1 ? kLeastOctets : one;
+    const WgmmaLeast& least = octets && tokens >= octets_from ? kLeastOctets : one;
     const bool enough = found * tiles >= least.tiles && found * stages >= least.stages;
     if (enough ||
         static_cast<double>(tokens) * per_token >= static_cast<double>(kLeastRows) * experts)

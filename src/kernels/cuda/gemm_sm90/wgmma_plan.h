@@ -17,8 +17,8 @@ inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8},    {32, 20},   {64, 48}
 // Least work from which these kernels are faster than the others (H200, bench/lab/wgmma.md, and
 // few_tokens.md for the stages). Tiles of the experts with tokens must fill the SMs; unpacking
 // int4, or values, needs more tiles. Stages of 128 columns must outweigh prologue and epilogue.
-// Two and more tokens of int4 and NVFP4 with float activations need less, because mma.sync
-// multiplies their octets (decode_steps.md). Small layers count rows per expert.
+// Two and more tokens of int4, and five of NVFP4, with float activations need less, because
+// mma.sync multiplies their octets (decode_steps.md). Small layers count rows per expert.
 struct WgmmaLeast {
   double tiles, stages;
 };

@@ -23,12 +23,6 @@ inline constexpr bool kLoadsRows = requires {
   Operand::kOrderedRows;
 };
 
-/// Scales of groups are divided by factors of rows (row_factors.h).
-template <class Operand>
-inline constexpr bool kHasRowFactors = requires {
-  Operand::kRowFactors;
-};
-
 /// The epilogue scales each output.
 template <class Operand>
 inline constexpr bool kScalesSums = Operand::kScaled &&
@@ -94,7 +88,8 @@ struct WgmmaTile {
   static constexpr int kBoxRows = kRows % 64 == 0 ? 64 : 48;
   static_assert(kBlocks * kXBlockBytes % 128 == 0 && kAtomBytes % 1024 == 0);
   // Groups whose scales a stage may need, and the bytes of 16 scales.
-  static constexpr int kGroups = Operand::kGroups ? kBlocks * (Operand::kValues ? 2 : 1) : 0;
+  static constexpr int kGroups =
+      Operand::kGroups ? kBlocks * (Operand::kValues || kHasRowFactors<Operand> ? 2 : 1) : 0;
   static constexpr int kScaleBytes = Operand::kFolded || kIsRebased<Operand> ? 16 : 64;
 
   // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [panel][group][16]; zero
@@ -104,8 +99,7 @@ struct WgmmaTile {
   static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
   static constexpr int kMinimums = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
-  static constexpr int kXScales =
-      kMinimums + (Operand::kValues && !kHasRowFactors<Operand> ? kGroups * kAllPanels * 64 : 0);
+  static constexpr int kXScales = kMinimums + (Operand::kValues ? kGroups * kAllPanels * 64 : 0);
   // Floats of a TMA tile: TMA copies 16 bytes.
   static constexpr int kWeightScale = kLoadsRows<Operand> ? 4 : kTileScales<Operand>;
   static_assert(!kLoadsRows<Operand> || kTileScales<Operand> == 1);

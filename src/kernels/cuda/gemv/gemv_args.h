@@ -76,7 +76,7 @@ GemvKernels gemv_fp8();
 GemvKernels gemv_fp8_groups();
 GemvKernels gemv_mxfp8();
 GemvKernels gemv_fp4();
-GemvKernels gemv_fp4_halves();
+GemvKernels gemv_nvfp4();
 GemvKernels gemv_mxfp4();
 GemvKernels gemv_fp8_fp8();
 GemvKernels gemv_fp8_fp8_groups();
@@ -95,9 +95,9 @@ GemvKernels gemv_int4_fp8_minimums();
 GemvKernels gemv_int4_fp8_halves_minimums();
 GemvKernels gemv_mxfp4_fp8();
 GemvKernels gemv_fp4_fp8();
-GemvKernels gemv_fp4_fp8_halves();
+GemvKernels gemv_nvfp4_fp8();
 GemvKernels gemv_fp4_int8();
-GemvKernels gemv_fp4_int8_halves();
+GemvKernels gemv_nvfp4_int8();
 
 /// Most slots of a token, and units of a CTA, in gemv_token. The sums of a unit take
 /// kTokenUnitBytes of shared memory.

@@ -10,6 +10,7 @@
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/tiles/row_factors.cuh"
 
 namespace moracle::cuda {
 
@@ -159,6 +160,10 @@ class CombineGemv {
         fill();
         if (at.step >= full) x.reload(a_);
         const HitStage next = left == 1 ? begin_ : after(at);
+        if constexpr (kHasRowFactors<Operand>)
+          sums.factors[0] =
+              two_row_factors(a_, plan_.groups[at.hit].expert,
+                              (first_ + u) * 16 + static_cast<int>(threadIdx.x % 32) / 4 * 2);
         if (next.hit != at.hit) enter_x(next.hit);
         x.go(next.step);
         float2 factors[kOctets];

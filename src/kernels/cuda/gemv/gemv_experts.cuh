@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemv/stage_sums.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/row_factors.cuh"
 
 namespace moracle::cuda {
 
@@ -44,6 +45,11 @@ __device__ void finish_row(const GemmArgs& a, int expert, int pair, int output, 
   if constexpr (Operand::kXScales == XScales::kToken) {
     const float scale = a.x_scales[source];
     sum[0] *= scale, sum[1] *= scale;
+  }
+  if constexpr (kHasRowFactors<Operand>) {
+    const float* const factors = row_factors(a, expert);
+    sum[0] *= factors[columns[0]];
+    if (columns[1] < a.panels * 16) sum[1] *= factors[columns[1]];
   }
   if (a.has_bias) {
     const auto* const bias =

@@ -16,8 +16,8 @@ namespace {
 GemvKernels kernels_in_halves(const QuantKey& key, const DType* codes) {
   const bool fp8 = codes != nullptr && *codes == DType::kF8E4M3;
   if (key.dtype == DType::kF4E2M1) {
-    if (fp8) return gemv_fp4_fp8_halves();
-    return codes != nullptr ? gemv_fp4_int8_halves() : gemv_fp4_halves();
+    if (fp8) return gemv_nvfp4_fp8();
+    return codes != nullptr ? gemv_nvfp4_int8() : gemv_nvfp4();
   }
   if (key.dtype == DType::kI4) {
     if (fp8) return key.minimums ? gemv_int4_fp8_halves_minimums() : gemv_int4_fp8_halves();
@@ -76,14 +76,15 @@ bool in_stage(const ScaleGroups& groups, int blocks) {
 }
 
 // Sizes of a stage, and how its k-blocks share scales.
-void describe_stage(const KernelWeights& weights, int panels, GemvArgs& args) {
+void describe_stage(const KernelWeights& weights, const Scheme& scheme, int panels,
+                    GemvArgs& args) {
   const GemmArgs& a = args.matrix;
-  const int blocks = gemv_stage_blocks(weights.shape);
+  const int blocks = gemv_stage_blocks(weights.shape, scheme);
   const int sub_blocks = mma16::groups_in_halves(weights.shape) ? 2 * blocks : blocks;
   const int groups =
       in_stage(a.weight_groups, sub_blocks) ? sub_blocks / a.weight_groups.blocks : 1;
   if (weights.shape.key.quantized()) {
-    args.scale_bytes = groups * 16 * (a.scale_is_exponent ? 1 : 4);
+    args.scale_bytes = groups * 16 * a.scale_size;
     args.zero_bytes = weights.shape.key.minimums ? groups * 64 : a.has_zeros ? groups * 16 : 0;
   }
   while (blocks >> args.scale_shift > groups) ++args.scale_shift;
@@ -107,11 +108,12 @@ bool is_narrow(const GemmArgs& a) {
 
 }  // namespace
 
-LinearShare share_dense(GemvArgs& args, const MatrixShape& shape, int num_sms) {
+LinearShare share_dense(GemvArgs& args, const MatrixShape& shape, const Scheme& scheme,
+                        int num_sms) {
   const int tokens = args.slots.num_tokens;
   const int panels = (args.matrix.panels + num_sms - 1) / num_sms;
   args.sum_panels = std::min(panels, kLinearSumBytes / linear_sum_bytes(1, tokens));
-  const int blocks = gemv_stage_blocks(shape);
+  const int blocks = gemv_stage_blocks(shape, scheme);
   const int steps = (args.matrix.blocks + blocks - 1) / blocks;
   const int stages = (panels * steps + kGemvWarps<1> - 1) / kGemvWarps<1>;
   return {linear_sum_bytes(args.sum_panels, tokens),
@@ -199,7 +201,7 @@ Status GemvLaunch::run_dense(const KernelWeights& weights, const Rows& x, const 
   GemvArgs args{};
   args.matrix = gemm_args(weights, {x, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
-  const LinearShare share = share_dense(args, weights.shape, queue_->num_sms);
+  const LinearShare share = share_dense(args, weights.shape, scheme_, queue_->num_sms);
   return run(kernels_.dense, false, args, weights, args.matrix.panels, stream, share.sum_bytes,
              share.most_stages);
 }
@@ -214,7 +216,7 @@ bool GemvLaunch::serves_norm(const KernelWeights& weights, const NormedInput& x)
   GemvArgs args{};
   args.matrix = gemm_args(weights, {Rows{norm.out, nullptr, 0}, nullptr, nullptr, rows}, norm.out);
   const GemvKernel& kernel = kernels_.normed[is_narrow(args.matrix) ? 1 : 0];
-  describe_stage(weights, kernel.panels, args);
+  describe_stage(weights, scheme_, kernel.panels, args);
   return share_out(kernel, most_shared_ - kLinearSumBytes - normed_bytes(rows, cols),
                    kMostRingStages, args) > 0;
 }
@@ -226,7 +228,7 @@ Status GemvLaunch::run_normed(const KernelWeights& weights, const NormedInput& x
       gemm_args(weights, {Rows{x.norm.out, nullptr, 0}, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
   args.normed = x;
-  const LinearShare share = share_dense(args, weights.shape, queue_->num_sms);
+  const LinearShare share = share_dense(args, weights.shape, scheme_, queue_->num_sms);
   return run(kernels_.normed, false, args, weights, args.matrix.panels, stream,
              share.sum_bytes + normed_bytes(x.norm.x.rows, x.norm.x.cols), share.most_stages);
 }
@@ -235,7 +237,7 @@ Status GemvLaunch::run(const GemvKernel (&kernels)[2], bool adds, GemvArgs args,
                        const KernelWeights& weights, int64_t units, Stream stream,
                        int64_t more_bytes, int most_stages) const {
   const GemvKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
-  describe_stage(weights, kernel.panels, args);
+  describe_stage(weights, scheme_, kernel.panels, args);
   if (kernels_are_watched())
     report({name(gemv_form(weights.shape, scheme_, kernel.tokens, adds)), weights.shape});
   const int64_t shared =

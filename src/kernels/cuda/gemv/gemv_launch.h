@@ -13,7 +13,8 @@ struct LinearShare {
   int most_stages;  ///< of a ring: the next kernel needs some shared memory
 };
 /// Sets how many panels' sums a CTA keeps at once.
-LinearShare share_dense(GemvArgs& args, const MatrixShape& shape, int num_sms);
+LinearShare share_dense(GemvArgs& args, const MatrixShape& shape, const Scheme& scheme,
+                        int num_sms);
 
 class GemvLaunch {
  public:

@@ -11,6 +11,7 @@
 #include "kernels/cuda/gemv/stage_sums.cuh"
 #include "kernels/cuda/ops/norm_in_block.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/tiles/row_factors.cuh"
 
 namespace moracle::cuda {
 
@@ -121,6 +122,7 @@ __device__ void run_gemv_linear(const GemvArgs& args, RingBarriers<kGemvWarps<1>
       for (int step = 0; step < schedule.sharers(); ++step)
         sum += kept.get(number, schedule.warp_of(begin + number, step), row, output);
       if constexpr (Operand::kXScales == XScales::kToken) sum *= a.x_scales[row];
+      if constexpr (kHasRowFactors<Operand>) sum *= row_factors(a, 0)[column];
       if (a.has_bias) sum += reinterpret_cast<const float*>(a.base + a.bias_at)[column];
       if (column < a.columns) store(a.y, row, column, sum);
     }

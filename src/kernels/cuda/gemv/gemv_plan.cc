@@ -8,19 +8,27 @@
 namespace moracle::cuda {
 namespace {
 
+// True if scales are folded into codes of e2m1.
+bool folds_fp4(const MatrixShape& shape, const Scheme& scheme) {
+  const bool eight_bits = mma16::scale_is_exponent(shape) || mma16::has_row_factors(shape);
+  const bool floats = !scheme.activation || scheme.activation->dtype == DType::kF8E4M3;
+  return shape.key.dtype == DType::kF4E2M1 && eight_bits && floats;
+}
+
 // True if a stage has whole groups of these columns, or a group has whole stages.
-bool fits(int64_t group_cols, const MatrixShape& shape) {
+bool fits(int64_t group_cols, const MatrixShape& shape, const Scheme& scheme) {
   if (group_cols == GroupShape::kAll || group_cols >= shape.k) return true;
   if (mma16::groups_in_halves(shape)) return group_cols == mma16::kHalfCols;
   if (group_cols % mma16::kCols != 0) return false;
-  const int64_t blocks = group_cols / mma16::kCols, stage = gemv_stage_blocks(shape);
+  const int64_t blocks = group_cols / mma16::kCols, stage = gemv_stage_blocks(shape, scheme);
   return blocks < stage ? stage % blocks == 0 : blocks % stage == 0;
 }
 
 }  // namespace
 
-int gemv_stage_blocks(const MatrixShape& shape) {
-  return (mma16::groups_in_halves(shape) ? 16 : 32) / static_cast<int>(bits(shape.key.dtype));
+int gemv_stage_blocks(const MatrixShape& shape, const Scheme& scheme) {
+  const bool halves = mma16::groups_in_halves(shape) && !folds_fp4(shape, scheme);
+  return (halves ? 16 : 32) / static_cast<int>(bits(shape.key.dtype));
 }
 
 bool gemv_serves(const MatrixShape& shape, const Scheme& scheme) {
@@ -28,11 +36,15 @@ bool gemv_serves(const MatrixShape& shape, const Scheme& scheme) {
   if (shape.group_index) return false;
   if (key && (!key->dynamic || (key->dtype == DType::kI8 && panels_have_zero_points(shape))))
     return false;
-  if (mma16::groups_in_halves(shape) && shape.key.dtype == DType::kF8E4M3) return false;
+  if (mma16::groups_in_halves(shape) &&
+      (shape.key.dtype == DType::kF8E4M3 ||
+       (shape.key.dtype == DType::kF4E2M1 && !mma16::has_row_factors(shape))))
+    return false;
   // A lane reads a whole stage of a row of activations. Past the end it reads the last columns
   // again.
-  if ((shape.k + 15) / 16 * 16 < gemv_stage_blocks(shape) * mma16::kCols) return false;
-  return fits(shape.key.group.cols, shape) && (!key || fits(key->group.cols, shape));
+  if ((shape.k + 15) / 16 * 16 < gemv_stage_blocks(shape, scheme) * mma16::kCols) return false;
+  return fits(shape.key.group.cols, shape, scheme) &&
+         (!key || fits(key->group.cols, shape, scheme));
 }
 
 int gemv_choice(int64_t tokens, int64_t top_k, int64_t num_experts) {
@@ -72,10 +84,9 @@ int64_t gemv_before_wgmma(const KernelRequest& request) {
 }
 
 CudaForm gemv_form(const MatrixShape& shape, const Scheme& scheme, int rows, bool adds) {
-  const bool folds = shape.key.dtype == DType::kF4E2M1 && mma16::scale_is_exponent(shape) &&
-                     scheme.activation && scheme.activation->dtype == DType::kF8E4M3;
   return {adds ? CudaForm::Kernel::kStreamedToken : CudaForm::Kernel::kStreamed,
-          folds ? CudaProducts::kBf16 : mma_products(scheme), rows, has_one_exponent(scheme)};
+          folds_fp4(shape, scheme) ? CudaProducts::kBf16 : mma_products(scheme), rows,
+          has_one_exponent(scheme)};
 }
 
 }  // namespace moracle::cuda

@@ -10,9 +10,9 @@ inline constexpr int64_t kMostGemvTokens = 64, kMostGemvSlots = 384;
 /// Most tokens, and most slots, for which GEMM 2 adds the rows of each token itself.
 inline constexpr int64_t kMostAddedTokens = 16, kMostAddedSlots = 128;
 
-/// k-blocks that a warp reads at once: 2 KiB of codes of a panel. With groups of half k-blocks 1
-/// KiB: scales and minimums take up to as many bytes as the codes.
-int gemv_stage_blocks(const MatrixShape& shape);
+/// k-blocks that a warp reads at once: 2 KiB of codes of a panel. Where sums end with groups of
+/// half k-blocks 1 KiB: scales and minimums take up to as many bytes as the codes.
+int gemv_stage_blocks(const MatrixShape& shape, const Scheme& scheme);
 
 /// True if these kernels can read weights of this shape in this scheme.
 bool gemv_serves(const MatrixShape& shape, const Scheme& scheme);

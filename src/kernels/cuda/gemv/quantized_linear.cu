@@ -76,7 +76,7 @@ class QuantizedLinear : public LinearKernel {
         {nullptr, key.dtype, x.rows, x.cols, x.cols}, nullptr, moracle::num_groups(key, x.cols)};
     args.gemv.matrix = gemm_args(w, {codes, nullptr, nullptr, x.rows}, y);
     args.gemv.slots = {nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
-    const LinearShare share = share_dense(args.gemv, w.shape, queue_.num_sms);
+    const LinearShare share = share_dense(args.gemv, w.shape, w.scheme, queue_.num_sms);
     args.gemv.stages = std::min(stages(x.rows), share.most_stages),
     args.gemv.stage_bytes = kStageBytes, args.gemv.scale_bytes = 64, args.gemv.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;

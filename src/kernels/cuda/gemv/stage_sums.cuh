@@ -51,6 +51,8 @@ class StageSums {
   }
 
   float total[kPanels][kOctets][4] = {};
+  /// Scale the sums of a lane's two rows: where they are added over experts, factors of the rows.
+  float2 factors[kPanels];
 
  private:
   using Sum = typename Operand::Sum;
@@ -75,7 +77,7 @@ class StageSums {
       if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
 #pragma unroll
       for (int b = first; b < first + kClose; ++b) {
-        if constexpr (kFoldsScales<Operand>) fold(args, stage, b >> args.scale_shift);
+        if constexpr (kFoldsScales<Operand>) fold(args, stage, b);
         multiply(stage, x, b);
         if (b + 1 < first + kClose || !X::kScales) after(b);
       }
@@ -171,15 +173,14 @@ class StageSums {
     }
   }
 
-  // Finds the factors of the weights of a group. Columns past the end of a row have any factors:
-  // their codes are zero.
-  __device__ void fold(const GemvArgs& args, const uint8_t* stage, int group) {
+  // Finds the factors of the weights of k-block b. Columns past the end of a row have finite
+  // ones: their codes are zero.
+  __device__ void fold(const GemvArgs& args, const uint8_t* stage, int b) {
+    int group = b >> args.scale_shift;
+    if constexpr (kHasRowFactors<Operand>) group = 2 * b + lane() % 4 / 2;
 #pragma unroll
-    for (int p = 0; p < kPanels; ++p) {
-      const uint32_t two = *reinterpret_cast<const uint16_t*>(scales_of(args, stage, p) +
-                                                              group * 16 + 2 * (lane() / 4));
-      zeros_[p][0] = Operand::factor(two & 0xffu), zeros_[p][1] = Operand::factor(two >> 8);
-    }
+    for (int p = 0; p < kPanels; ++p)
+      Operand::factors(scales_of(args, stage, p) + group * 16 + 2 * (lane() / 4), zeros_[p]);
   }
 
   // Scales the sums since the last close, subtracts the minimums times the sums of x, and adds them
@@ -192,7 +193,10 @@ class StageSums {
       float scales[2] = {1, 1}, minimums[2] = {};
       if constexpr (Operand::kScaled && !kFoldsScales<Operand>) {
         const uint8_t* const from = scales_of(args, stage, p);
-        if (args.matrix.scale_is_exponent) {
+        if constexpr (kHasRowFactors<Operand>) {
+          const float2 two = read_e4m3_scales(from + group * 16 + 2 * (lane() / 4));
+          scales[0] = two.x, scales[1] = two.y;
+        } else if (args.matrix.scale_is_exponent) {
           const uint8_t* const two = from + group * 16 + 2 * (lane() / 4);
           scales[0] = e8m0_to_float(two[0]), scales[1] = e8m0_to_float(two[1]);
         } else {
@@ -211,6 +215,7 @@ class StageSums {
         for (int i = 0; i < 4; ++i) {
           float scale = scales[i / 2];
           if constexpr (kInteger || kFoldsScales<Operand>) scale *= Operand::kUnit;
+          if constexpr (kHasRowFactors<Operand>) scale *= i < 2 ? factors[p].x : factors[p].y;
           if constexpr (X::kScales) scale *= x.scales[b][o][i % 2];
           if constexpr (Operand::kMinimums)
             add_to(total[p][o][i], sum_[p][o][i] * scale - x_sum_[o][i % 2] * minimums[i / 2], 1.0f,
@@ -236,6 +241,8 @@ class StageSums {
 
  public:
   __device__ StageSums() {
+#pragma unroll
+    for (float2& of_panel : factors) of_panel = {1, 1};
     if constexpr ((Operand::kZeros || Operand::kMinimums) && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {

@@ -1,7 +1,7 @@
 // Ring of pipeline stages of weights. Each warp has a ring in shared memory, which it fills with
 // TMA and reads by itself. A stage is 2 KiB of codes of each panel: 256 columns of 4 bits, 128 of
-// 8, 64 of 16; with groups of 16 columns it is half as much. Copies of 16 bytes by every lane read
-// memory 10 % slower in runs as short as these (H200).
+// 8, 64 of 16; where sums end every 16 columns it is half as much. Copies of 16 bytes by every lane
+// read memory 10 % slower in runs as short as these (H200).
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_args.h"
@@ -55,7 +55,7 @@ class WeightRing {
       at_ = kPanels * kPanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
             (section_ > 1 ? args.scale_bytes : 0);
     constexpr int kZeroSize = Operand::kMinimums ? 64 : 16;
-    scale_size_ = section_ > 1 ? kZeroSize : a_.scale_is_exponent ? 16 : 64;
+    scale_size_ = section_ > 1 ? kZeroSize : a_.scale_size * 16;
     most_bytes_ = section_ == 0 ? kPanelBytes : section_ == 1 ? args.scale_bytes : args.zero_bytes;
     if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * sections);
     mbarrier_init_fence();
@@ -81,12 +81,16 @@ class WeightRing {
     if (!there) return;
     const int row_bytes = a_.blocks * mma16::block_bytes(Operand::kCodeBits);
     int first = step_ * kPanelBytes, left = row_bytes - first;
-    if (left < kPanelBytes) clear_rest(left);
+    // Codes are padded to whole k-blocks, scales are not.
+    const bool lacks_scales =
+        kHasRowFactors<Operand> &&
+        (step_ + 1) * kStageBlocks<Operand> * kSubBlocks > a_.weight_groups.count;
+    if (left < kPanelBytes || lacks_scales) clear_rest(min(left, kPanelBytes));
     if (copies_) {
       if (Operand::kScaled && section_ > 0) {
-        // The last stage of a row may have fewer groups; no warp reads the others.
-        const int group =
-            group_of(a_.weight_groups, step_ * kStageBlocks<Operand> * (Operand::kHalves ? 2 : 1));
+        // The last stage of a row may have fewer groups; the others are cleared, or no warp reads
+        // them.
+        const int group = group_of(a_.weight_groups, step_ * kStageBlocks<Operand> * kSubBlocks);
         first = group * scale_size_;
         left = scales ? a_.weight_groups.count * scale_size_ - first : 0;
       }
@@ -107,6 +111,7 @@ class WeightRing {
 
  private:
   static constexpr int kPanelBytes = kStagePanelBytes<Operand>;
+  static constexpr int kSubBlocks = Operand::kHalves || kHasRowFactors<Operand> ? 2 : 1;
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
 
   __device__ void copy(int slot, const uint8_t* from, int bytes) const {

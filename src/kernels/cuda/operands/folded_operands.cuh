@@ -1,4 +1,4 @@
-// Operands with power-of-two scales folded into the weights. Sums then need no scaling after every
+// Operands with scales of few bits folded into the weights. Sums then need no scaling after every
 // 32 columns, which takes a GEMV longer than the products.
 #pragma once
 
@@ -16,18 +16,24 @@ struct FoldedProducts : Bf16Products {
   static constexpr bool kPromoted = false, kFolded = true, kWide = false, kTokenRows = false;
   static constexpr bool kValues = false, kBlockGroups = false;
 };
-/// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
-/// and of the codes. Scales above 2^41, and the exponent of NaN, give infinity: the outputs are
-/// then not finite.
+/// Turns the exponents of a lane's two rows into pairs of 2^(exponent + kUp - 167) in bf16. kUp is
+/// the difference of the biases of bf16 and of the codes. Scales above 2^41, and the exponent of
+/// NaN, give infinity: the outputs are then not finite. Two loads and a product with a sum keep
+/// busy what unpacking leaves idle.
 template <int kUp>
-__device__ inline uint32_t folded_factor(uint32_t exponent) {
-  return min(exponent + (kUp - 40), 255u) * 0x00800080u;
+__device__ inline void folded_factors(const uint8_t* exponents, uint32_t (&factors)[2]) {
+  constexpr uint32_t kOne = 0x00800080u, kAdded = kUp - 40;
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    factors[h] = min(uint32_t{exponents[h]}, 255 - kAdded) * kOne + kAdded * kOne;
 }
 
-/// e2m1 with exponents as scales.
+/// e2m1 with exponents as scales. `factors`: of the scales of a lane's two rows, in shared memory.
 struct Fp4Folded : FoldedProducts {
   static constexpr int kCodeBits = 4;
-  __device__ static uint32_t factor(uint32_t exponent) { return folded_factor<126>(exponent); }
+  __device__ static void factors(const uint8_t* scales, uint32_t (&to)[2]) {
+    folded_factors<126>(scales, to);
+  }
   __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&factor)[2],
                                  uint32_t (&a)[1][2][4]) {
     weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
@@ -38,26 +44,20 @@ struct Fp4Folded : FoldedProducts {
   }
 };
 
-/// e2m1 in groups of 16 columns, whose scales are a number of few bits times the factor of their
-/// row (row_factors.h). `weights` gets the lane's two scales times kScaleUnit / factor.
-struct Fp4Scaled : FoldedProducts {
-  static constexpr int kCodeBits = 4;
+/// e2m1 in groups of 16 columns, with e4m3 scales: their products have six significant bits.
+struct Fp4Scaled : Fp4Folded {
   static constexpr float kUnit = 0x1p66f;  // codes are 126 binades too low, scales 60 too high
-  static constexpr float kScaleUnit = 0x1p60f;
-  static constexpr bool kFolded = false, kValues = true, kRowFactors = true;
-  __device__ static void weights(const uint32_t (&codes)[2], float2 scales,
-                                 uint32_t (&a)[1][2][4]) {
-    const Bf16x2 factors[2] = {__float2bfloat162_rn(scales.x), __float2bfloat162_rn(scales.y)};
-    weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
-      spread_e2m1_bf16(eight, pairs);
-#pragma unroll
-      for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), factors[h]));
-    });
+  static constexpr bool kRowFactors = true;
+  __device__ static void factors(const uint8_t* scales, uint32_t (&to)[2]) {
+    const float2 two = read_e4m3_scales(scales);
+    to[0] = as_bits(__float2bfloat162_rn(two.x * 0x1p60f));
+    to[1] = as_bits(__float2bfloat162_rn(two.y * 0x1p60f));
   }
 };
 
-/// e2m1 with exponents as scales, for GEMV with activations in e4m3, which are exact in bf16.
-struct Fp4FoldedFp8 : Fp4Folded {
+/// 4-bit codes with folded scales, for GEMV with activations in e4m3, which are exact in bf16.
+template <class Operand>
+struct ByFp8 : Operand {
   static constexpr int kXBytes = 1;
   static constexpr XScales kXScales = XScales::kToken;
   __device__ static void activations(const uint32_t (&eight)[2], uint32_t (&b)[4]) {
@@ -73,7 +73,9 @@ struct Fp4FoldedFp8 : Fp4Folded {
 /// exact in bf16.
 struct Fp8Folded : FoldedProducts {
   static constexpr int kCodeBits = 8;
-  __device__ static uint32_t factor(uint32_t exponent) { return folded_factor<120>(exponent); }
+  __device__ static void factors(const uint8_t* scales, uint32_t (&to)[2]) {
+    folded_factors<120>(scales, to);
+  }
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&factor)[2],
                                  uint32_t (&a)[1][2][4]) {
     weights_of_bytes(codes, a, [&](uint32_t four, int h, uint32_t(&pairs)[2]) {

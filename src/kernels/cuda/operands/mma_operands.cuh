@@ -20,6 +20,12 @@ inline constexpr bool kIsRebased = [] {
   return false;
 }();
 
+/// Scales are e4m3 numbers, and rows have factors (layout/mma16.h).
+template <class Operand>
+inline constexpr bool kHasRowFactors = requires {
+  Operand::kRowFactors;
+};
+
 /// Scales of activations: none, one per token, or one per group of columns.
 enum class XScales { kNone, kToken, kGroup };
 
@@ -275,6 +281,12 @@ struct InHalves : Operand {
     else
       Operand::multiply(d, kOnes, x[2 * s], x[2 * s + 1]);
   }
+};
+
+/// Groups of 16 columns whose scales are e4m3 numbers.
+template <class Operand>
+struct WithRowFactors : InHalves<Operand> {
+  static constexpr bool kRowFactors = true;
 };
 
 struct Fp4Int8Operand : IntegerProducts {

@@ -23,13 +23,8 @@ bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme) {
   }
 }
 
-bool wgmma_multiplies_scaled_codes(const MatrixShape& shape) {
-  return mma16::has_row_factors(shape);
-}
-
 bool wgmma_multiplies_values(const MatrixShape& shape) {
-  return shape.key.minimums ||
-         (mma16::groups_in_halves(shape) && !wgmma_multiplies_scaled_codes(shape));
+  return shape.key.minimums || (mma16::groups_in_halves(shape) && !mma16::has_row_factors(shape));
 }
 
 CudaProducts mma_products(const Scheme& scheme) {

@@ -19,14 +19,8 @@ namespace moracle::cuda {
 /// True if products with weights of this shape in this scheme are scaled group by group.
 bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme);
 
-/// True if wgmma multiplies codes with their group's scale, divided by the factor of their row, in
-/// bf16, and the sums with that factor. Exact for scales that are e4m3 times one number, as those
-/// of NVFP4; other scales are rounded to kWgmmaScaleBits.
-bool wgmma_multiplies_scaled_codes(const MatrixShape& shape);
-inline constexpr int kWgmmaScaleBits = 8;
-
-/// True if wgmma multiplies the weights as values with kWgmmaValueBits significant bits: other
-/// weights whose groups have minimums, or are an odd number of half k-blocks.
+/// True if wgmma multiplies the weights as values with kWgmmaValueBits significant bits: those
+/// whose groups have minimums, or are an odd number of half k-blocks, except NVFP4.
 bool wgmma_multiplies_values(const MatrixShape& shape);
 inline constexpr int kWgmmaValueBits = 16;
 

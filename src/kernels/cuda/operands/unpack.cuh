@@ -101,6 +101,10 @@ __device__ inline __half2 e4m3x2_to_half2(uint32_t two) {
   return *reinterpret_cast<const __half2*>(&value);
 #endif
 }
+/// Reads two e4m3 scales.
+__device__ inline float2 read_e4m3_scales(const uint8_t* two) {
+  return __half22float2(e4m3x2_to_half2(*reinterpret_cast<const uint16_t*>(two)));
+}
 __device__ inline void unpack_e4m3(uint32_t bytes, uint32_t (&pairs)[2]) {
   pairs[0] = as_bits(e4m3x2_to_half2(bytes & 0xffffu));
   pairs[1] = as_bits(e4m3x2_to_half2(bytes >> 16));

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "layout/mma16.h"
 #include "layout/vnni16.h"
+#include "quant/e4m3_scales.h"
 
 namespace moracle::cuda {
 namespace {
@@ -21,7 +22,7 @@ struct Packed {
   int64_t step_bytes, factor_bytes;  // vnni16: of a panel
   float factor_unit;
   int lanes;  // of scales in vnni16
-  bool quantized, exponents, steps, zero_points;
+  bool quantized, exponents, row_factors, steps, zero_points;
 };
 
 // The expert of a block of threads.
@@ -106,6 +107,25 @@ __device__ float step_value(const Packed& p, const std::byte* values, int64_t pa
   return static_cast<float>(steps[g * 16 + r]) * f16_to_float(factor) * p.factor_unit;
 }
 
+// f32 scales to e4m3 numbers and factors. Each thread has a row.
+__global__ void repack_e4m3_scales(Packed p) {
+  const Expert expert = expert_of_block(p);
+  auto* const factors = reinterpret_cast<float*>(expert.to + p.to_at.row_factors);
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < p.panels * 16;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t panel = i / 16, r = i % 16, lane = p.lanes == 1 ? 0 : r;
+    const auto* const scales =
+        reinterpret_cast<const float*>(expert.from + p.from_at.scales) + panel * p.groups * p.lanes;
+    std::byte* const to = expert.to + p.to_at.scales + panel * p.groups * 16 + r;
+    const auto scale_of = [&](int64_t g) {
+      return i < p.shape.n ? scales[g * p.lanes + lane] : 0.0f;
+    };
+    const float factor = factors[i] = row_factor(p.groups, scale_of).factor;
+    for (int64_t g = 0; g < p.groups; ++g)
+      to[g * 16] = static_cast<std::byte>(e4m3_scale(scale_of(g), factor));
+  }
+}
+
 // Everything except the codes. Element (panel, g, r) of the groups, then biases and column orders.
 __global__ void repack_beside(Packed p) {
   const int64_t groups = p.groups, count = p.panels * groups * 16;
@@ -115,7 +135,8 @@ __global__ void repack_beside(Packed p) {
   std::byte* const to = expert.to;
   const int64_t first = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = first; p.quantized && i < count; i += stride) {
+  // repack_e4m3_scales has what comes beside row factors.
+  for (int64_t i = first; p.quantized && !p.row_factors && i < count; i += stride) {
     const int64_t r = i % 16, g = i / 16 % groups, panel = i / 16 / groups;
     const bool there = panel * 16 + r < p.shape.n;
     const int64_t at = (panel * groups + g) * p.lanes + (p.lanes == 1 ? 0 : r);
@@ -195,6 +216,7 @@ Status repack_here(const Queue& queue, std::span<const ExpertMatrix> experts,
            .lanes = static_cast<int>(vnni16::scale_lanes(shape)),
            .quantized = quantized,
            .exponents = scale_is_exponent(shape),
+           .row_factors = mma16::has_row_factors(shape),
            .steps = steps,
            .zero_points = panels_have_zero_points(shape)};
   for (size_t e = 0; e < experts.size(); ++e) p.to[e] = experts[e].out;
@@ -220,6 +242,7 @@ Status repack_here(const Queue& queue, std::span<const ExpertMatrix> experts,
   } else {
     MORACLE_CHECK(start("repack_words", repack_words<16>, words));
   }
+  if (p.row_factors) MORACLE_CHECK(start("repack_e4m3_scales", repack_e4m3_scales, p.panels * 16));
   if (!quantized && !shape.bias && !shape.group_index) return {};
   const int64_t beside = std::max(p.panels * 16 * std::max<int64_t>(p.groups, 1),
                                   shape.group_index ? shape.k : int64_t{0});

@@ -45,7 +45,9 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
                               mma16::kCols / sub_blocks);
   a.x_groups = groups_of(key && rows.x.num_scales > 1 ? key->group.cols : GroupShape::kAll,
                          a.blocks, rows.x.num_scales);
+  a.scale_size = mma16::scale_bytes(shape);
   a.scale_is_exponent = mma16::scale_is_exponent(shape);
+  a.has_row_factors = mma16::has_row_factors(shape);
   a.has_zeros = panels_have_zero_points(shape);
   a.has_minimums = shape.key.minimums;
   a.has_bias = shape.bias;

@@ -32,7 +32,8 @@ struct GemmArgs {
   float sharpness, limit, offset;
   ScaleGroups weight_groups, x_groups;
   int sub_blocks;  // of a k-block, as weight_groups count them: 1, or 2 halves
-  bool scale_is_exponent, has_zeros, has_minimums, has_bias;
+  int scale_size;  // bytes: 4 of f32, 1 of exponents and of e4m3
+  bool scale_is_exponent, has_row_factors, has_zeros, has_minimums, has_bias;
   int close_blocks;  // k-blocks after which a sum is scaled; counted as in weight_groups
   // Activations: bytes from one row to the next, and bytes of a row that are read.
   const uint8_t* x;
