@@ -6,6 +6,7 @@
 
 #include "base/first_error.h"
 #include "base/text.h"
+#include "base/threads/thread_pool.h"
 
 namespace moracle {
 namespace {

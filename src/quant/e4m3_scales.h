@@ -11,10 +11,11 @@
 #include <bit>
 
 #include "base/scalar.h"
-#include "base/threads/thread_pool.h"
 #include "moracle/quant.h"
 
 namespace moracle {
+
+class ThreadPool;
 
 /// Scales of a row count as 0 if all of them are below this.
 inline constexpr float kLeastScale = 0x1p-100f;

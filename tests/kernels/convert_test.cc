@@ -48,6 +48,25 @@ TEST(Convert, RequiresInputScalesOnlyForSchemesWithThem) {
   }
 }
 
+TEST(Convert, RefusesScalesThatNvfp4CannotHold) {
+  const Scheme scheme{kNvfp4Static, {}};
+  const auto device = *open_device("cpu", 2);
+  for (const Layout* layout : layouts()) {
+    if (!holds(*layout, scheme.weight.dtype)) continue;
+    for (const bool fit : {true, false}) {
+      std::vector<CanonicalMatrix> experts;
+      for (int e = 0; e < 3; ++e)
+        experts.push_back(conformance::random_matrix({.n = 8, .k = 64, .key = scheme.weight}, e));
+      if (!fit) experts[1].scales[5 * 4 + 2] *= 1.01f;
+      const auto weights =
+          convert(DescribedMatrix::from(scheme, std::move(experts)), *layout, *device);
+      ASSERT_EQ(weights.ok(), fit) << layout->name;
+      if (fit) continue;
+      EXPECT_EQ(weights.error().place, "expert 1: scales of row 5");
+    }
+  }
+}
+
 std::vector<std::byte> packed(DescribedMatrix matrix, const Layout& layout, int threads) {
   const auto device = *open_device("cpu", threads);
   const auto weights = convert(std::move(matrix), layout, *device);

@@ -13,7 +13,31 @@ using namespace testing;
 
 constexpr int64_t kExperts = CudaPlacedTest::kExperts;
 
-class CudaPlacedMoe : public CudaPlacedTest {};
+class CudaPlacedMoe : public CudaPlacedTest {
+ protected:
+  // A layer of sizes that Hopper's kernels take, with all slots filled. Skips without such a GPU.
+  void check_on_hopper(const char* scheme, int64_t num_slots) {
+    SCOPED_TRACE(scheme);
+    const LayerSpec spec{.name = "experts",
+                         .num_experts = kExperts,
+                         .hidden_size = 512,
+                         .intermediate_size = 256,
+                         .top_k = 3,
+                         .scheme = *parse_scheme(scheme)};
+    const Selection slots = in_slots(spec, num_slots, "cuda-sm90");
+    if (!slots.plan) GTEST_SKIP() << "needs cuda-sm90";
+    const DescribedWeights weights = conformance::random_weights(spec, 3);
+    PlacedMoe moe = must(
+        PlacedMoe::make(conformance::random_weights(spec, 3), on_host(spec), slots, device_pair()));
+    for (int64_t slot = 0; slot < num_slots; ++slot)
+      must(moe.place((slot * 5 + 1) % kExperts, slot));
+    for (const int64_t tokens : {int64_t{1}, kTokens}) {
+      const TokenBatch batch = batch_of(spec, tokens);
+      EXPECT_LE(share_of_bound(expected_of_both(moe, weights, batch), output_of(moe, batch)), 1)
+          << tokens << " tokens";
+    }
+  }
+};
 
 TEST_F(CudaPlacedMoe, GpuPacksExpertsAsHostThreadsDo) {
   int compared = 0;
@@ -80,53 +104,17 @@ TEST_F(CudaPlacedMoe, StaysWithinBoundsForEverySchemeAndNumberOfSlots) {
   EXPECT_GE(compared, 60);
 }
 
-// Sizes that Hopper's kernels take: TMA describes no matrix without experts.
+// TMA describes no matrix without experts.
 TEST_F(CudaPlacedMoe, LayersOfHopperNeedNoSlots) {
-  for (const char* const scheme : {"bf16", "int4-w4a16-g128", "fp8-w8a8-channel", "mxfp4-w4a16"}) {
-    SCOPED_TRACE(scheme);
-    const LayerSpec spec{.name = "experts",
-                         .num_experts = kExperts,
-                         .hidden_size = 512,
-                         .intermediate_size = 256,
-                         .top_k = 3,
-                         .scheme = *parse_scheme(scheme)};
-    const Selection slots = in_slots(spec, 0, "cuda-sm90");
-    if (!slots.plan) GTEST_SKIP() << "needs cuda-sm90";
-    const DescribedWeights weights = conformance::random_weights(spec, 3);
-    PlacedMoe moe = must(
-        PlacedMoe::make(conformance::random_weights(spec, 3), on_host(spec), slots, device_pair()));
-    for (const int64_t tokens : {int64_t{1}, kTokens}) {
-      const TokenBatch batch = batch_of(spec, tokens);
-      EXPECT_LE(share_of_bound(expected_of_both(moe, weights, batch), output_of(moe, batch)), 1)
-          << tokens << " tokens";
-    }
-  }
+  for (const char* const scheme : {"bf16", "int4-w4a16-g128", "fp8-w8a8-channel", "mxfp4-w4a16"})
+    check_on_hopper(scheme, 0);
 }
 
 // Weights that Hopper's kernels read in another form than those of Ampere.
 TEST_F(CudaPlacedMoe, ExpertsInSlotsOfHopperStayWithinBounds) {
   for (const char* const scheme : {"bf16", "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8",
-                                   "nvfp4-w4a16", "nvfp4-w4a8", "nvfp4-w4afp8"}) {
-    SCOPED_TRACE(scheme);
-    const LayerSpec spec{.name = "experts",
-                         .num_experts = kExperts,
-                         .hidden_size = 512,
-                         .intermediate_size = 256,
-                         .top_k = 3,
-                         .scheme = *parse_scheme(scheme)};
-    const Selection slots = in_slots(spec, kExperts, "cuda-sm90");
-    if (!slots.plan) GTEST_SKIP() << "needs cuda-sm90";
-    const DescribedWeights weights = conformance::random_weights(spec, 3);
-    PlacedMoe moe = must(
-        PlacedMoe::make(conformance::random_weights(spec, 3), on_host(spec), slots, device_pair()));
-    for (int64_t slot = 0; slot < kExperts; ++slot)
-      must(moe.place((slot * 5 + 1) % kExperts, slot));
-    for (const int64_t tokens : {int64_t{1}, kTokens}) {
-      const TokenBatch batch = batch_of(spec, tokens);
-      EXPECT_LE(share_of_bound(expected_of_both(moe, weights, batch), output_of(moe, batch)), 1)
-          << tokens << " tokens";
-    }
-  }
+                                   "nvfp4-w4a16", "nvfp4-w4a8", "nvfp4-w4afp8"})
+    check_on_hopper(scheme, kExperts);
 }
 
 TEST_F(CudaPlacedMoe, MovesBesideCallsKeepBounds) {

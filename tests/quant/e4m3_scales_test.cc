@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "base/threads/thread_pool.h"
+
 namespace moracle::e4m3_scales_test {
 namespace {
 

@@ -51,28 +51,21 @@ class Conversion {
   Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UseSlice& use) const {
     static_assert(DescribedMatrix::kSliceRows % kRowStep == 0);
     Status usable;
-    const auto sort_and_use = [&](const CanonicalMatrix& slice, int64_t first_row) {
+    const auto check_and_use = [&](const CanonicalMatrix& slice, int64_t first_row) {
       if (usable) usable = check_e4m3_scales(slice, first_row, pool);
       if (!usable) return;
+      if (!sorts_) return use(slice, first_row);
       const Result<CanonicalMatrix> in_order = sort_columns(slice);
       if (in_order)
         use(*in_order, first_row);
       else
         usable = in_order.error();
     };
-    const auto check_and_use = [&](const CanonicalMatrix& slice, int64_t first_row) {
-      if (usable) usable = check_e4m3_scales(slice, first_row, pool);
-      if (usable) use(slice, first_row);
-    };
-    const DescribedMatrix::UseSlice& wanted = sorts_ ? DescribedMatrix::UseSlice(sort_and_use)
-                                              : source_.shape().key == kNvfp4Static
-                                                  ? DescribedMatrix::UseSlice(check_and_use)
-                                                  : use;
     if (in_slices_) {
-      MORACLE_CHECK(source_.read_slices(e, pool, wanted));
+      MORACLE_CHECK(source_.read_slices(e, pool, check_and_use));
     } else {
       MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
-      wanted(expert, 0);
+      check_and_use(expert, 0);
     }
     if (usable) return {};
     Error error = usable.error();

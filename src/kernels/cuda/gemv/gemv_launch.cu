@@ -15,7 +15,7 @@ namespace {
 // Codes of activations: i8, or e4m3 beside 4-bit weights. Null: floats.
 GemvKernels kernels_in_halves(const QuantKey& key, const DType* codes) {
   const bool fp8 = codes != nullptr && *codes == DType::kF8E4M3;
-  if (key.dtype == DType::kF4E2M1) {
+  if (key.dtype == DType::kF4E2M1) {  // gemv_serves: no other e2m1 has such groups
     if (fp8) return gemv_nvfp4_fp8();
     return codes != nullptr ? gemv_nvfp4_int8() : gemv_nvfp4();
   }
