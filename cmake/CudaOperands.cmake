@@ -2,7 +2,7 @@
 # compiled in one file for a type: a function <kernel>_<type>[_<variant>]() that returns its instances for the operand.
 #   type      | variant | mma.sync (gemm_sm80) | GEMV | wgmma (gemm_sm90) | skinny GEMM (gemm_skinny) | further header
 set(MORACLE_CUDA_OPERANDS
-  "bf16      |        | Bf16Operand           | Bf16Operand           | Bf16Wgmma, Bf16Wgmma, OrderedRows<Bf16Wgmma>"
+  "bf16      |        | Bf16Operand           | Bf16Operand           | Bf16Wgmma"
   "f16       |        | F16Operand            | F16Operand            | F16Wgmma"
   "int8      |        | Int8Operand<false>    | Int8Operand<false>    | Wgmma<Int8Operand<false>> | Int8Operand<false>"
   "int8      | groups | Int8Operand<true>     | Int8Operand<true>     | Wgmma<Int8Operand<true>> | Int8Operand<true>"
@@ -25,13 +25,13 @@ set(MORACLE_CUDA_OPERANDS
   "nvfp4     |        |                       | Fp4Scaled             | Fp4Scaled | | operands/folded_operands.cuh"
   "mxfp8     |        |                       | Fp8FoldedPairs        | Fp8Folded | | operands/folded_operands.cuh"
   "mxfp4     |        |                       | Fp4Folded             | Fp4Folded | | operands/folded_operands.cuh"
-  "fp8_fp8   |        | Fp8Fp8Operand<false>  | Fp8Fp8Operand<false>  | Fp8Wgmma<false>, Fp8TokenChannels, OrderedRows<Fp8TokenChannels> | Fp8Fp8Operand<false> | gemm_sm90/wgmma_token_epilogue.cuh"
+  "fp8_fp8   |        | Fp8Fp8Operand<false>  | Fp8Fp8Operand<false>  | Fp8Wgmma<false>, Fp8TokenChannels | Fp8Fp8Operand<false> | gemm_sm90/wgmma_token_epilogue.cuh"
   "fp8_fp8   | groups | Fp8Fp8Operand<true>   | Fp8Fp8Operand<true>   | Fp8Wgmma<true> | Fp8Fp8Operand<true>"
   "fp8_fp8_tokens |   |                       |                       | Fp8Wgmma<true, XScales::kToken>"
   "fp8_fp8   | halves | InHalves<Fp8Fp8Operand<true>> | | "
   "fp8_fp8   | blocks |                       |                       | Fp8Wgmma<true>, Fp8Tokens, OrderedRows<Fp8Tokens>, WholeLines<Fp8Tokens>, OrderedGates<Fp8Tokens> | | gemm_sm90/wgmma_token_epilogue.cuh"
   "fp8_fp8   | blocks_by_32 |                |                       | Fp8Wgmma<true>, ScaledBy32<Fp8Tokens> | | gemm_sm90/wgmma_token_epilogue.cuh"
-  "int8_int8 |        | Int8Int8Operand<false> | Int8Int8Operand<false> | Int8Int8Wgmma, Int8Int8Wgmma, OrderedRows<Int8Int8Wgmma> | Int8Int8Operand<false>"
+  "int8_int8 |        | Int8Int8Operand<false> | Int8Int8Operand<false> | Int8Int8Wgmma | Int8Int8Operand<false>"
   "int8_int8 | groups | Int8Int8Operand<true> | Int8Int8Operand<true> | "
   "int8_int8 | halves | InHalves<Int8Int8Operand<true>> | InHalves<Int8Int8Operand<true>> | "
   "int8_int8 | minimums | WithMinimums<Int8Int8Operand<false>> | WithMinimums<Int8Int8Operand<false>> | "

@@ -158,12 +158,42 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
   EXPECT_EQ(uses(sm90, 1),
             "1-8 mma.sync, streamed panels fo\n9-24 mma.sync, tiles of 8 rows, b\n"
             "25-47 mma.sync, tiles of 16 rows, \n48-80 wgmma, tiles of 32 rows, bf1\n"
-            "81-192 wgmma, tiles of 64 rows, bf1\n193-0 wgmma, tiles of 128 rows, bf\n");
+            "81-192 wgmma, tiles of 64 rows, bf1\n193-456 wgmma, tiles of 128 rows, bf\n"
+            "457-0 wgmma, tiles of 144 rows, bf\n");
   for (const Plan& staged : {plan("cuda-sm90", true), plan("cuda-sm90", false, 16)}) {
     EXPECT_FALSE(staged.matrices[0].kernel->fuses());
     EXPECT_EQ(uses(staged, 0), uses(plan("cuda-sm80"), 0));
   }
   EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel->deterministic);
+}
+
+// One tile of 144 rows holds nearly every expert of about 128 rows, two those of about 256: 16
+// experts, top-k 4. Not where sums of groups that end within a stage, or groups of activations,
+// leave no registers.
+TEST(Plans, HopperTilesFollowMeanRowsOfExperts) {
+  const auto tiles = [](const char* scheme) {
+    LayerSpec layer = fake::layer(*parse_scheme(scheme));
+    layer.hidden_size = 512, layer.intermediate_size = 256;
+    const Request request{.layer = layer, .max_num_tokens = 8192, .backend = "cuda-sm90"};
+    const Plan plan = *select(request, *Machine::find("h200")).chosen();
+    std::string text;
+    for (const PlannedKernel& kernel : plan.matrices[0].kernel->kernels) {
+      const CudaForm& form = std::get<CudaForm>(kernel.form);
+      if (form.kernel == CudaForm::Kernel::kWgmma && form.rows >= 128)
+        text += str(kernel.range.from_tokens, ":", form.rows, " ");
+    }
+    return text;
+  };
+  EXPECT_EQ(tiles("bf16"), "193:128 401:144 537:192 761:144 1081:192 ");
+  EXPECT_EQ(tiles("int8-w8a8"), "193:128 401:144 537:192 761:144 1081:192 ");
+  for (const char* scheme : {"mxfp4-w4a16", "nvfp4-w4a16", "mxfp8-w8a16", "int8-w8a16-channel"})
+    EXPECT_EQ(tiles(scheme), "193:128 457:144 561:128 929:144 1105:128 ") << scheme;
+  for (const char* scheme : {"int4-w4a16-g128", "fp8-w8a8-channel"})
+    EXPECT_EQ(tiles(scheme), "193:128 457:144 537:128 ") << scheme;
+  for (const char* scheme : {"int4-w4afp8-g128", "mxfp4-w4afp8"})
+    EXPECT_EQ(tiles(scheme), "193:128 457:144 561:128 929:144 ") << scheme;
+  for (const char* scheme : {"int4-w4a16-g32", "int4-w4a16-g64-asym", "fp8-w8a8-block128x128"})
+    EXPECT_EQ(tiles(scheme), "193:128 ") << scheme;
 }
 
 // Tokens that a skinny GEMM serves, if the row has one for this linear layer.

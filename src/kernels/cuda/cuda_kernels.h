@@ -23,7 +23,7 @@ Status add_quantized_linear(GroupedLinear& linear, CudaDevice& device);
 /// skinny_serves.
 Status add_skinny_linear(GroupedLinear& linear, int64_t first, int64_t last, CudaDevice& device);
 
-/// wgmma from `tokens` tokens on, for raw rows that 16-byte loads can read. Requires wgmma_tiles,
+/// wgmma from `tokens` tokens on, for raw rows that 16-byte loads can read. Requires wgmma_serves,
 /// and activations whose wgmma_input is codes.
 Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device);
 

@@ -41,22 +41,17 @@ void add_gemv(const KernelRequest& request, int64_t last, Planned& kernels) {
 void add_wgmma(const KernelRequest& request, int64_t first, int64_t end, KernelPlan& plan,
                Planned& kernels) {
   if (wgmma_multiplies_values(request.shape)) plan.product_bits = kWgmmaValueBits;
-  const int tiles = wgmma_tiles(request.shape, request.scheme);
   const auto choice = [&](int64_t tokens) {
     if (request.linear) return wgmma_dense_choice(tokens);
-    return wgmma_choice(tiles, tokens * request.rows_per_token, request.num_experts);
+    return wgmma_choice(request.shape, request.scheme, tokens * request.rows_per_token,
+                        request.num_experts);
   };
+  const int64_t per_token = request.linear ? 1 : request.rows_per_token;
   for (int64_t tokens = first; tokens <= end;) {
-    const int tile = choice(tokens);
-    int64_t last = tokens, above = end + 1;  // search the end of this tile
-    while (above - last > 1) {
-      const int64_t middle = last + (above - last) / 2;
-      (choice(middle) == tile ? last : above) = middle;
-    }
-    kernels.push_back({wgmma_form(request.shape, request.scheme, kWgmmaTiles[tile].rows),
-                       {.from_tokens = tokens, .to_tokens = last},
-                       !request.linear});
-    tokens = last + 1;
+    const auto [tiles, most_rows] = choice(tokens);
+    extend(kernels, tokens, wgmma_form(request.shape, request.scheme, tiles), !request.linear);
+    kernels.back().range.to_tokens = std::min(end, most_rows / per_token);
+    tokens = kernels.back().range.to_tokens + 1;
   }
 }
 
@@ -84,7 +79,7 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
     for (; done < std::min<int64_t>(kMostSkinnyTokens, request.max_num_tokens); ++done)
       extend(kernels, done + 1, skinny_form(request.scheme, done + 1), false);
   }
-  const bool many = wgmma_tiles(request.shape, request.scheme) > 0 &&
+  const bool many = wgmma_serves(request.shape, request.scheme) &&
                     wgmma_input(request.shape, request.scheme) == WgmmaInput::kCodes;
   if (many && done < request.max_num_tokens) {
     int64_t last = request.max_num_tokens;

@@ -61,19 +61,19 @@ struct WgmmaKernel {
 
 /// Kernels of one operand.
 struct WgmmaKernels {
-  std::span<const WgmmaKernel> grouped;  ///< for the first tiles of kWgmmaTiles (wgmma_plan.h)
-  /// For a linear layer, from the second of kWgmmaTiles on: each cluster has one tile. Only these
-  /// write f32.
+  std::span<const WgmmaKernel> grouped;  ///< by WgmmaTiles (wgmma_plan.h)
+  /// For a linear layer, tiles of 32, 64 and 128 rows: each cluster has one tile. Only these write
+  /// f32.
   std::span<const WgmmaKernel> dense;
   /// The first tile for few large experts: each cluster has one tile. Null: none is faster.
-  const WgmmaKernel* shared;
-  /// The last of `grouped` for matrices without gates whose rows are contiguous for each tile.
-  std::span<const WgmmaKernel> plain;
-  /// The last of `plain` for scales by row. Null: the same.
-  const WgmmaKernel* by_row;
-  /// The last of `grouped` for gates whose rows are contiguous for each tile, with scales by group.
-  /// Null: none.
-  const WgmmaKernel* ordered;
+  const WgmmaKernel* shared = nullptr;
+  /// For matrices without gates whose rows are contiguous for each tile. Null: those of `grouped`.
+  const WgmmaKernel *plain_128 = nullptr, *plain_two_144 = nullptr, *plain_most = nullptr;
+  /// Instead of those without gates that take scales by group, where they lie by row.
+  const WgmmaKernel* by_row = nullptr;
+  /// For gates whose rows are contiguous for each tile, with scales by group, instead of the
+  /// kernels of `grouped` that quantize. Null: none.
+  const WgmmaKernel* ordered = nullptr;
 };
 
 // Weights and activations in these types; without the second type activations are bf16.

@@ -43,17 +43,23 @@ struct TileWork {
     if constexpr (Tile::kDense) {
       run_mainloop(consumer);
       SplitKEpilogue<Operand, Tile, kN>(a, shared, info).run(consumer);
-    } else if constexpr (Operand::kBlockGroups && kN > 96) {
-      run_mainloop(consumer);  // leaves no registers for the epilogue's factors
-      WgmmaEpilogue<Operand, Tile, kN>(a, info).store_all(consumer);
-    } else if constexpr (kStoresLines<Operand>) {
-      const WgmmaLineEpilogue<Operand, Tile, kN> epilogue(a, shared, info);
-      run_mainloop(consumer);
-      epilogue.store_all(consumer);
     } else {
-      const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
-      run_mainloop(consumer);
-      epilogue.store_all(consumer);
+      // Before the mainloop the epilogue loads its factors, if there are registers for them.
+      constexpr bool kLate = Operand::kPromoted && kN > (Operand::kBlockGroups ? 96 : 128);
+      const auto epilogue = [&] {
+        if constexpr (kStoresLines<Operand>)
+          return WgmmaLineEpilogue<Operand, Tile, kN>(a, shared, info);
+        else
+          return WgmmaEpilogue<Operand, Tile, kN>(a, info);
+      };
+      if constexpr (kLate) {
+        run_mainloop(consumer);
+        epilogue().store_all(consumer);
+      } else {
+        const auto ready = epilogue();
+        run_mainloop(consumer);
+        ready.store_all(consumer);
+      }
     }
   }
 };
@@ -116,10 +122,21 @@ WgmmaKernel wgmma_kernel() {
           kLoadsRows<Operand> && Operand::kXScales == XScales::kGroup};
 }
 
-/// Kernels for kWgmmaTiles. Tiles of 144 and 192 rows need the registers that unpacking takes.
-/// `Many` is the operand of experts from 128 rows on, `Plain` that of their matrices without gates,
-/// `ByRow` the same for scales by row, and `Ordered` that of gates whose rows are ordered.
-template <class Operand, class Many = Operand, class Plain = Many, class ByRow = Plain,
+/// TMA loads the rows of matrices without gates, unless it would have to load scales of groups.
+template <class Many>
+using PlainOf = std::conditional_t<Many::kXScales == XScales::kGroup, Many, OrderedRows<Many>>;
+
+/// Sums are promoted with scales of groups: two tiles of 144 rows are never faster (wgmma_plan.cc).
+template <class Many>
+inline constexpr bool kPromotesGroups = [] {
+  if constexpr (Many::kPromoted) return Many::kSmallGroups;
+  return false;
+}();
+
+/// `Many` is the operand of experts from 128 rows on, but for tiles of 144 rows, `Plain` that of
+/// their matrices without gates, `ByRow` the same for scales by row, and `Ordered` that of gates
+/// whose rows are ordered.
+template <class Operand, class Many = Operand, class Plain = PlainOf<Many>, class ByRow = Plain,
           class Ordered = Many>
 WgmmaKernels wgmma_kernels() {
   // k-blocks of a stage: 128 bytes of a row, at least. Twice as many of MXFP4 are up to 4 % faster,
@@ -129,16 +146,20 @@ WgmmaKernels wgmma_kernels() {
   constexpr int kBlocks = Operand::kCodeBits == 4 && Operand::kFolded ? 8 : kDenseBlocks;
   // Unpacking 4 bits or values, or folding scales, takes so long that a second CTA pays.
   constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded || Operand::kValues ? 2 : 1;
-  constexpr int kWide = Many::kWide ? 192 : 128, kBetween = Many::kWide ? 144 : 128;
+  constexpr bool kByGroup = Many::kXScales == XScales::kGroup;
+  constexpr int kMost = Many::kWide ? 192 : 128,
+                kBetween = kByGroup || Many::kBlockGroups ? 128 : 144;
+  using Between = std::conditional_t<kByGroup || !Many::kTokenRows, Many, Operand>;
+  // Experts of about 512 rows: half of them have five tiles of 104 to 112 rows.
+  constexpr int kNearly = Many::kXBytes == 2 && !Many::kBlockGroups ? 112 : 96;
   static const WgmmaKernel kGrouped[] = {
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 32, kBlocks>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 64, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, 128, kBlocks>>(),
-      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kBetween, kBlocks>>(),
-      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>(),
-      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kBetween, kBlocks>>(),
-      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>()};
+      wgmma_kernel<Between, FullWgmmaTile<Between, 2, kBetween, kBlocks>>(),
+      wgmma_kernel<Between, FullWgmmaTile<Between, 2, kBetween, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kMost, kBlocks, 1, kNearly>>()};
   static const WgmmaKernel kDense[] = {
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 32, kDenseBlocks>>(),
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 64, kDenseBlocks>>(),
@@ -149,30 +170,30 @@ WgmmaKernels wgmma_kernels() {
         wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
     shared = &kShared;
   }
-  std::span<const WgmmaKernel> plain;
-  const WgmmaKernel* by_row = nullptr;
+  WgmmaKernels all{.grouped = kGrouped, .dense = kDense, .shared = shared};
   if constexpr (!std::is_same_v<Plain, Many>) {
-    // Where one tile of 144 rows holds nearly every expert, loading rows by TMA is slower on large
-    // experts (bench/lab/fp8_blocks.md): these tiles, and narrower ones, gather rows.
-    static const WgmmaKernel kPlain[] = {
-        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kWide, kBlocks>>(),
-        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kBetween, kBlocks>>(),
-        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kWide, kBlocks>>()};
-    plain = std::span(kPlain).first(Many::kWide ? 3 : 1);
+    static const WgmmaKernel kPlain =
+        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kMost, kBlocks, 1, kNearly>>();
+    all.plain_most = &kPlain;
+    if constexpr (Many::kTokenRows) {
+      all.plain_128 = &kPlain;
+    } else if constexpr (!kPromotesGroups<Many>) {
+      // Where one tile of 144 rows holds nearly every expert, loading rows by TMA is slower on
+      // large experts (bench/lab/fp8_blocks.md): these tiles, and narrower ones, gather rows.
+      static const WgmmaKernel kTwo = wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, 144, kBlocks>>();
+      all.plain_two_144 = &kTwo;
+    }
   }
   if constexpr (!std::is_same_v<ByRow, Plain>) {
-    static_assert(!Many::kWide);
     static const WgmmaKernel kByRow = wgmma_kernel<ByRow, FullWgmmaTile<ByRow, 2, 128, kBlocks>>();
-    by_row = &kByRow;
+    all.by_row = &kByRow;
   }
-  const WgmmaKernel* ordered = nullptr;
   if constexpr (!std::is_same_v<Ordered, Many>) {
-    static_assert(!Many::kWide);
     static const WgmmaKernel kOrdered =
         wgmma_kernel<Ordered, FullWgmmaTile<Ordered, 2, 128, kBlocks>>();
-    ordered = &kOrdered;
+    all.ordered = &kOrdered;
   }
-  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared, plain, by_row, ordered};
+  return all;
 }
 
 }  // namespace moracle::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm_sm90/wgmma_launch.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/gemm_sm90/scale_rows.h"
@@ -88,15 +89,17 @@ Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, bool gated,
   gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_, gated);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  const auto& [grouped, dense, shared, plain, by_row, ordered] = gemm.kernels_;
-  const auto one = [](const WgmmaKernel* kernel) {
-    return std::span(kernel, kernel == nullptr ? 0 : 1);
-  };
-  for (const auto& kernels : {grouped, dense, plain, one(shared), one(by_row), one(ordered)}) {
-    for (const WgmmaKernel& kernel : kernels)
-      MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        kernel.shared_bytes));
+  const auto& [grouped, dense, shared, plain_128, plain_two_144, plain_most, by_row, ordered] =
+      gemm.kernels_;
+  std::vector<const WgmmaKernel*> all{shared,     plain_128, plain_two_144,
+                                      plain_most, by_row,    ordered};
+  for (const auto& kernels : {grouped, dense})
+    for (const WgmmaKernel& kernel : kernels) all.push_back(&kernel);
+  for (const WgmmaKernel* const kernel : all) {
+    if (kernel == nullptr) continue;
+    MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel->kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      kernel->shared_bytes));
   }
   const auto tma = [&](const WgmmaKernel& any) {
     return weight_tiles(gemm_args(weights, {}, {}), any.stage_blocks, any.block_bytes,
@@ -124,23 +127,27 @@ int cluster_for(int64_t tiles, int stages, int64_t blocks) {
 
 }  // namespace
 
-size_t WgmmaLaunch::experts_choice(const KernelWeights& weights, int64_t num_rows) const {
-  return static_cast<size_t>(
-      wgmma_choice(static_cast<int>(kernels_.grouped.size()), num_rows, weights.num_experts));
+WgmmaTiles WgmmaLaunch::experts_choice(const KernelWeights& weights, int64_t num_rows) const {
+  return wgmma_choice(weights.shape, scheme_, num_rows, weights.num_experts).tiles;
+}
+
+const WgmmaKernel& WgmmaLaunch::kernel_of(WgmmaTiles tiles) const {
+  return kernels_.grouped[static_cast<size_t>(tiles)];
 }
 
 const WgmmaKernel& WgmmaLaunch::experts_kernel(const KernelWeights& weights,
                                                int64_t num_rows) const {
-  return kernels_.grouped[experts_choice(weights, num_rows)];
+  return kernel_of(experts_choice(weights, num_rows));
 }
 
 // Null: as with an activation.
-const WgmmaKernel* WgmmaLaunch::plain_kernel(size_t choice, bool scales_by_group) const {
-  const auto& [grouped, dense, shared, plain, by_row, ordered] = kernels_;
-  const size_t first = grouped.size() - plain.size();
-  if (choice < first) return nullptr;
-  const WgmmaKernel& kernel = plain[choice - first];
-  return kernel.scales_by_group && !scales_by_group ? by_row : &kernel;
+const WgmmaKernel* WgmmaLaunch::plain_kernel(WgmmaTiles tiles, bool scales_by_group) const {
+  const WgmmaKernel* const kernel = tiles == WgmmaTiles::k128      ? kernels_.plain_128
+                                    : tiles == WgmmaTiles::kTwo144 ? kernels_.plain_two_144
+                                    : tiles == WgmmaTiles::kMost   ? kernels_.plain_most
+                                                                   : nullptr;
+  return kernel != nullptr && kernel->scales_by_group && !scales_by_group ? kernels_.by_row
+                                                                          : kernel;
 }
 
 bool WgmmaLaunch::prefers_scales_by_group(const KernelWeights& weights, int64_t num_rows) const {
@@ -155,7 +162,7 @@ bool WgmmaLaunch::prefers_ordered_rows(const KernelWeights& weights, int64_t num
   // (bench/lab/fp8_blocks.md).
   constexpr int64_t kLeastOutputs = 4096;
   return kernels_.ordered != nullptr && weights.shape.n >= kLeastOutputs * top_k &&
-         experts_choice(weights, num_rows) + 1 == kernels_.grouped.size();
+         experts_kernel(weights, num_rows).quantizes;
 }
 
 Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
@@ -163,12 +170,11 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
                         const WgmmaOptions& options) const {
   if (rows.num_rows == 0 || weights.num_experts == 0) return {};
   const Matrix& y = to.values;
-  const auto& [grouped, dense, shared, plain, by_row, ordered] = kernels_;
   const bool linear = rows.expert_offsets == nullptr;
-  const size_t choice = linear ? static_cast<size_t>(wgmma_dense_choice(rows.num_rows))
-                               : experts_choice(weights, rows.num_rows);
+  const WgmmaTiles choice =
+      linear ? wgmma_dense_choice(rows.num_rows).tiles : experts_choice(weights, rows.num_rows);
   if (kernels_are_watched())
-    report({name(wgmma_form(weights.shape, scheme_, grouped[choice].rows)), weights.shape});
+    report({name(wgmma_form(weights.shape, scheme_, choice)), weights.shape});
   WgmmaArgs args{
       gemm_args(weights, rows, y, activation), options.y_fragments, to.scales, 1, 0, tma_};
   if (wgmma_input(weights.shape, scheme_) != WgmmaInput::kCodes)
@@ -179,8 +185,8 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   const WgmmaKernel* kernel = nullptr;
   if (activation == nullptr && rows.row_index == nullptr && !options.y_fragments)
     kernel = plain_kernel(choice, options.x_scales_by_group);
-  if (activation != nullptr && options.x_scales_by_group) kernel = ordered;
-  if (kernel == nullptr) kernel = &grouped[choice];
+  if (activation != nullptr && options.x_scales_by_group) kernel = kernels_.ordered;
+  if (kernel == nullptr) kernel = &kernel_of(choice);
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
                 resident = int64_t{kernel->per_sm} * queue_->num_sms;
   int64_t blocks = std::min(tiles, resident);
@@ -195,15 +201,16 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   };
   // Persistent CTAs load the next tile while they store one, but they write bf16.
   if (linear && (tiles <= resident || y.dtype != DType::kBF16)) {
-    const WgmmaKernel& with = dense[choice - 1];
+    const WgmmaKernel& with = kernels_.dense[static_cast<size_t>(choice) - 1];
     share(with, cluster_for(tiles, stages(with), queue_->num_sms));
     args.tma = dense_tma_;
-  } else if (!linear && choice == 0 && shared != nullptr && activation == nullptr) {
+  } else if (!linear && choice == WgmmaTiles::k16 && kernels_.shared != nullptr &&
+             activation == nullptr) {
     // Few large experts: one tile for each of their outputs leaves half of the warps idle.
     const int64_t experts = std::min<int64_t>(args.num_experts, args.num_rows);
     const int64_t usual = experts * ((args.columns + kernel->outputs - 1) / kernel->outputs);
-    const int cluster = cluster_for(usual, stages(*shared), resident);
-    if (cluster > 1) share(*shared, cluster);
+    const int cluster = cluster_for(usual, stages(*kernels_.shared), resident);
+    if (cluster > 1) share(*kernels_.shared, cluster);
   }
   if (kernel->box_rows > 0) {
     MORACLE_TRY(args.rows, make_tensor_map({args.x,

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
 #include "kernels/grouped_linear.h"
 
@@ -25,7 +26,7 @@ struct WgmmaOptions {
 
 class WgmmaLaunch {
  public:
-  /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles. The weights must
+  /// Loads the kernels, which graph capture could not do. Requires wgmma_serves. The weights must
   /// stay where they are. `gated`: `run` gets an activation.
   static Result<WgmmaLaunch> make(const KernelWeights& weights, bool gated, const Queue& queue);
 
@@ -47,8 +48,9 @@ class WgmmaLaunch {
   const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;
 
  private:
-  size_t experts_choice(const KernelWeights& weights, int64_t num_rows) const;
-  const WgmmaKernel* plain_kernel(size_t choice, bool scales_by_group) const;
+  WgmmaTiles experts_choice(const KernelWeights& weights, int64_t num_rows) const;
+  const WgmmaKernel& kernel_of(WgmmaTiles tiles) const;
+  const WgmmaKernel* plain_kernel(WgmmaTiles tiles, bool scales_by_group) const;
 
   WgmmaKernels kernels_;
   Scheme scheme_;  // product_scheme

@@ -19,7 +19,6 @@ class WgmmaLineEpilogue : private WgmmaEpilogue<Operand, Tile, kN> {
 
   __device__ __forceinline__ void store_all(const Sums& sums) const {
     constexpr int kRows = Tile::kStagedRows, kLoads = kRows / 16;
-    static_assert(kN % kRows == 0);
     const WgmmaArgs& a = this->a_;
     const WorkTile& tile = this->info_.tile;
     const int thread = static_cast<int>(threadIdx.x % 128), group = threadIdx.x / 128;
@@ -31,7 +30,7 @@ class WgmmaLineEpilogue : private WgmmaEpilogue<Operand, Tile, kN> {
       const int column = this->panels_[m * Tile::kHalf + group * 4] * 16 + thread % 8 * 8;
       const int left = a.columns - column;
 #pragma unroll
-      for (int c = 0; c < kN / kRows; ++c) {
+      for (int c = 0; c < (kN + kRows - 1) / kRows; ++c) {
         if (c * kRows >= tile.rows) break;
         // Two buffers: after the barrier of a step all warps have read the buffer of the step
         // before.
@@ -40,6 +39,7 @@ class WgmmaLineEpilogue : private WgmmaEpilogue<Operand, Tile, kN> {
 #pragma unroll
         for (int o = 0; o < kRows / 8; ++o) {
           const int octet = c * (kRows / 8) + o;
+          if (octet >= kN / 8) break;
           float2 x_scale{1, 1};
           if constexpr (Operand::kXScales == XScales::kToken)
             x_scale =

@@ -238,14 +238,15 @@ __device__ __forceinline__ void mainloop_chunks(Consumer& c) {
   c.leave();
 }
 
-/// Many rows, and codes that need no unpacking: one half of the rows is promoted while the other
-/// half is multiplied.
-template <class Consumer>
-__device__ __forceinline__ void mainloop_halves(Consumer& c) {
-  constexpr int kN = Consumer::kN, kM = Consumer::kM;
-  constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
+/// Many rows, and codes that need no unpacking: one part of the rows is promoted while the next is
+/// multiplied.
+template <int kParts, class Consumer>
+__device__ __forceinline__ void mainloop_parts(Consumer& c) {
+  constexpr int kM = Consumer::kM, kRows = Consumer::kN / kParts;
+  static_assert(kM * kParts % 2 == 0);              // the same sums begin each stage
+  constexpr uint64_t kNextRows = kRows * 128 / 16;  // to the next part of x
   typename Consumer::Weights w[Consumer::kBlocks];
-  typename Consumer::Sum partial[2][kN / 4];
+  typename Consumer::Sum partial[2][kRows / 2];
   unpack_chunk(c, c.stage(), 0, w);
   wgmma_fence();
   multiply_chunk(c, partial[0], w, c.descriptor());
@@ -256,22 +257,27 @@ __device__ __forceinline__ void mainloop_halves(Consumer& c) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       const float2 scale = chunk_scale(c, stage, m);
-      wgmma_wait<0>();
-      pin(partial[0]);
-      if (m == 0 && used >= 0) c.release(used);
-      wgmma_fence();
-      multiply_chunk(c, partial[1], w, x + kHalf);
-      c.promote(m, 0, partial[0], stage, scale);
-      if (m == kM - 1) {
-        used = c.slot();
-        c.next_stage(first);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        auto& sums = partial[(m * kParts + part) % 2];
+        auto& others = partial[(m * kParts + part + 1) % 2];
+        wgmma_wait<0>();
+        pin(sums);
+        if (m == 0 && part == 0 && used >= 0) c.release(used);
+        if (part < kParts - 1) {
+          wgmma_fence();
+          multiply_chunk(c, others, w, x + (part + 1) * kNextRows);
+        } else {
+          unpack_chunk(c, c.stage(), (m + 1) % kM, w);
+          wgmma_fence();
+          multiply_chunk(c, others, w, c.descriptor());
+        }
+        c.promote(m, part * kRows, sums, stage, scale);
+        if (m == kM - 1 && part == kParts - 2) {
+          used = c.slot();
+          c.next_stage(first);
+        }
       }
-      wgmma_wait<0>();
-      pin(partial[1]);
-      unpack_chunk(c, c.stage(), (m + 1) % kM, w);
-      wgmma_fence();
-      multiply_chunk(c, partial[0], w, c.descriptor());
-      c.promote(m, kN / 2, partial[1], stage, scale);
     }
   }
   wgmma_wait<0>();
@@ -280,17 +286,17 @@ __device__ __forceinline__ void mainloop_halves(Consumer& c) {
   c.leave();
 }
 
-/// Many rows, and codes that take long to unpack. The products of one half of the rows are followed
-/// by those of the other half on the same weights. The first half is promoted while the second is
-/// multiplied. Each k-block of the next chunk is unpacked as soon as the second half no longer
-/// reads this chunk's. The second half is promoted while the next chunk is multiplied.
-template <class Consumer>
+/// Many rows, and codes that take long to unpack. The products of one part of the rows are followed
+/// by those of the next part on the same weights, and meanwhile the first part is promoted. Each
+/// k-block of the next chunk is unpacked as soon as the last part no longer reads this chunk's. The
+/// last part is promoted while the next chunk is multiplied.
+template <int kParts, class Consumer>
 __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
-  constexpr int kN = Consumer::kN, kM = Consumer::kM, kBlocks = Consumer::kBlocks;
-  static_assert(kBlocks == 4);
-  constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
+  constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks, kRows = Consumer::kN / kParts;
+  static_assert(kBlocks == 4 && kM * kParts % 2 == 0);
+  constexpr uint64_t kNextRows = kRows * 128 / 16;  // to the next part of x
   typename Consumer::Weights w[kBlocks];
-  typename Consumer::Sum partial[2][kN / 4];
+  typename Consumer::Sum partial[2][kRows / 2];
   auto scales = c.stage_scales(c.stage(), 0);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) c.unpack_scaled(c.stage(), 0, b, scales, w[b]);
@@ -302,17 +308,24 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
     for (int m = 0; m < kM; ++m) {
       const float2 scale = scales.scale;
       const int slot = c.slot();
-      wgmma_wait<0>();
-      pin(partial[0]);
-      wgmma_fence();
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        c.multiply(partial[1], w[b], x + kHalf, b, b > 0);
-        wgmma_commit();
+      for (int part = 1; part < kParts; ++part) {
+        auto& sums = partial[(m * kParts + part) % 2];
+        auto& before = partial[(m * kParts + part - 1) % 2];
+        wgmma_wait<0>();
+        pin(before);
+        wgmma_fence();
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          c.multiply(sums, w[b], x + part * kNextRows, b, b > 0);
+          wgmma_commit();
+        }
+        c.promote(m, (part - 1) * kRows, before, c.stage(), scale);
       }
-      c.promote(m, 0, partial[0], c.stage(), scale);
       if (m == kM - 1) c.next_stage(first);
       const int next = (m + 1) % kM;
+      auto& last = partial[(m * kParts + kParts - 1) % 2];
+      auto& first_sums = partial[(m * kParts + kParts) % 2];
       scales = c.stage_scales(c.stage(), next);
       wgmma_wait<3>();
       c.unpack_scaled(c.stage(), next, 0, scales, w[0]);
@@ -321,17 +334,66 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
       wgmma_wait<1>();
       c.unpack_scaled(c.stage(), next, 2, scales, w[2]);
       wgmma_wait<0>();
-      pin(partial[1]);
+      pin(last);
       c.unpack_scaled(c.stage(), next, 3, scales, w[3]);
       wgmma_fence();
-      multiply_chunk(c, partial[0], w, c.descriptor());
+      multiply_chunk(c, first_sums, w, c.descriptor());
       if (m == kM - 1 && first + kBlocks < c.own.end()) c.release(slot);
-      c.promote(m, kN / 2, partial[1], c.stage(), scale);
+      c.promote(m, (kParts - 1) * kRows, last, c.stage(), scale);
     }
   }
   wgmma_wait<0>();
   pin(partial[0]);
   c.release(c.slot());
+  c.leave();
+}
+
+/// Unpacks the k-blocks of the current stage before the last one, each as soon as no product in
+/// flight reads the registers, then the last one.
+template <int kOpen, class Consumer>
+__device__ __forceinline__ void unpack_behind(Consumer& c, int m,
+                                              typename Consumer::Weights (&w)[Consumer::kBlocks]) {
+  constexpr int b = Consumer::kBlocks - 1 - kOpen;
+  wgmma_wait<kOpen>();
+  c.prepare(c.stage(), m, b, 0, Consumer::kBlocks, w[b]);
+  if constexpr (kOpen > 0) unpack_behind<kOpen - 1>(c, m, w);
+}
+
+/// The same with the sums of one part, for codes in bf16, whose chunks take twice the registers:
+/// the other warpgroup multiplies while a part is promoted.
+template <int kParts, class Consumer>
+__device__ __forceinline__ void mainloop_one_by_one(Consumer& c) {
+  constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks, kRows = Consumer::kN / kParts;
+  constexpr uint64_t kNextRows = kRows * 128 / 16;  // to the next part of x
+  typename Consumer::Weights w[kBlocks];
+  unpack_chunk(c, c.stage(), 0, w);
+  for (int first = c.own.begin(); first < c.own.end(); first += kBlocks) {
+    const uint64_t x = c.descriptor();
+    const uint8_t* const stage = c.stage();
+    const int slot = c.slot();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const float2 scale = chunk_scale(c, stage, m);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        typename Consumer::Sum partial[kRows / 2];
+        wgmma_fence();
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          c.multiply(partial, w[b], x + part * kNextRows, b, b > 0);
+          wgmma_commit();
+        }
+        if (part == kParts - 1) {
+          if (m == kM - 1) c.next_stage(first);
+          unpack_behind<kBlocks - 1>(c, (m + 1) % kM, w);
+        }
+        wgmma_wait<0>();
+        pin(partial);
+        if (m == kM - 1 && part == kParts - 1) c.release(slot);
+        c.promote(m, part * kRows, partial, stage, scale);
+      }
+    }
+  }
   c.leave();
 }
 
@@ -390,6 +452,7 @@ __device__ __forceinline__ void run_mainloop(Consumer& c) {
       Operand::kBlockGroups ||
       (c.args().close_blocks % Consumer::kBlocks != 0 && c.args().close_blocks < c.args().blocks);
   constexpr bool kSkinny = Consumer::Tile::kRows <= 64 && kM == 2;
+  constexpr int kParts = Consumer::kN > 128 ? 3 : 2;  // the sums of two must fit beside the totals
   if constexpr (Consumer::kN == 8) {
     if (Operand::kPromoted && by_block)
       mainloop_octet<1>(c);
@@ -404,9 +467,11 @@ __device__ __forceinline__ void run_mainloop(Consumer& c) {
   else if constexpr (!Operand::kSmallGroups && kSkinny)
     mainloop_chunks(c);
   else if constexpr (kIsFourBitFp8<Operand>)
-    mainloop_rolling(c);
+    mainloop_rolling<kParts>(c);
   else if constexpr (!Operand::kSmallGroups)
-    mainloop_halves(c);
+    mainloop_parts<kParts>(c);
+  else if constexpr (Consumer::kN > 128)
+    mainloop_one_by_one<kParts>(c);  // no group ends within a stage (wgmma_plan.cc)
   else if (by_block)
     mainloop_promoted<1>(c);
   else if constexpr (kSkinny)

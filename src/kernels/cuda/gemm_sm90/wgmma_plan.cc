@@ -1,7 +1,8 @@
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 
 #include <algorithm>
-#include <iterator>
+#include <limits>
+#include <span>
 
 #include "kernels/cuda/operands/scaling_plan.h"
 #include "layout/mma16.h"
@@ -9,9 +10,6 @@
 
 namespace moracle::cuda {
 namespace {
-
-constexpr int kAllTiles = static_cast<int>(std::size(kWgmmaTiles));
-constexpr int kUnpackingTiles = 4;  // unpacking needs the registers that wider tiles take
 
 // True if groups of these columns end where stages of 128 columns end.
 bool ends_with_stages(int64_t group_cols, int64_t k) {
@@ -36,77 +34,122 @@ bool becomes_fp8(const MatrixShape& shape) {
                                        : is_rebased(shape);
 }
 
-// Tiles for activations in bf16.
-int float_tiles(const MatrixShape& shape) {
-  if (wgmma_multiplies_values(shape)) {
-    const bool serves = !panels_have_zero_points(shape) && !mma16::scale_is_exponent(shape) &&
-                        (shape.key.dtype == DType::kI4 || shape.key.dtype == DType::kI8);
-    return serves ? kUnpackingTiles : 0;
-  }
+// True if these weights are multiplied with activations in bf16.
+bool multiplies_floats(const MatrixShape& shape) {
+  if (wgmma_multiplies_values(shape))
+    return !panels_have_zero_points(shape) && !mma16::scale_is_exponent(shape) &&
+           (shape.key.dtype == DType::kI4 || shape.key.dtype == DType::kI8);
   switch (shape.key.dtype) {
     case DType::kBF16:
-      return kAllTiles;
     case DType::kI8:
     case DType::kI4:
     case DType::kF16:
     case DType::kF8E4M3:
-      return kUnpackingTiles;
+      return true;
     case DType::kF4E2M1:
-      return mma16::scale_is_exponent(shape) || mma16::has_row_factors(shape) ? kUnpackingTiles : 0;
+      return mma16::scale_is_exponent(shape) || mma16::has_row_factors(shape);
     default:
-      return 0;
+      return false;
   }
+}
+
+// Scales of groups of weights multiply sums, not weights.
+bool promotes_groups(const MatrixShape& shape, const Scheme& scheme) {
+  return scales_in_groups(shape, scheme) && !wgmma_multiplies_values(shape) &&
+         !mma16::scale_is_exponent(shape) && !mma16::has_row_factors(shape);
+}
+
+bool multiplies_codes(const MatrixShape& shape, const Scheme& scheme) {
+  return scheme.activation && wgmma_input(shape, scheme) == WgmmaInput::kCodes;
+}
+
+// True if neither unpacking nor promotion needs the registers that tiles of 192 rows take.
+bool is_wide(const MatrixShape& shape, const Scheme& scheme) {
+  return multiplies_codes(shape, scheme) ? scheme.activation->dtype == DType::kI8
+                                         : !scheme.activation && shape.key.dtype == DType::kBF16;
+}
+
+// Tiles, and the mean rows per expert up to which no later tiles are faster. Measured
+// (bench/lab/wgmma.md).
+struct Step {
+  int64_t most_rows;
+  WgmmaTiles tiles;
+};
+constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+using enum WgmmaTiles;
+constexpr Step kFewRows[] = {{8, k16}, {20, k32}, {48, k64}};
+constexpr Step kWide[] = {{100, k128}, {134, k144}, {190, kMost}, {270, kTwo144}, {kAny, kMost}};
+constexpr Step kUnpacked[] = {{114, k128}, {140, k144}, {232, k128}, {276, kTwo144}, {kAny, kMost}};
+constexpr Step kFourBitCodes[] = {{114, k128}, {140, k144}, {232, k128}, {kAny, kTwo144}};
+constexpr Step kPromoted[] = {{114, k128}, {134, k144}, {276, k128}, {kAny, kMost}};
+constexpr Step kNever144[] = {{276, k128}, {kAny, kMost}};
+
+// From 49 rows per expert on.
+std::span<const Step> steps_for(const MatrixShape& shape, const Scheme& scheme) {
+  if (is_wide(shape, scheme)) return kWide;
+  if (!multiplies_codes(shape, scheme)) {
+    if (!promotes_groups(shape, scheme)) return kUnpacked;
+    // No mainloop of 144 rows promotes groups that end within a stage.
+    if (ends_with_stages(shape.key.group.cols, shape.k)) return kPromoted;
+    return kNever144;
+  }
+  if (scheme.activation->group.cols != GroupShape::kAll) return kNever144;  // tokens are rows
+  if (is_four_bits(shape)) return kFourBitCodes;
+  // By channel tokens are rows, but in tiles of 144.
+  if (scales_in_groups(shape, scheme)) return kUnpacked;
+  return kPromoted;
 }
 
 }  // namespace
 
-int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
+bool wgmma_serves(const MatrixShape& shape, const Scheme& scheme) {
   // Rows are read in whole blocks of 32 columns, and stored in pairs.
-  if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return 0;
+  if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return false;
   const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
-  if (key) {
-    const int64_t most_columns = 16384;  // that the kernel for quantization keeps
-    if (!key->dynamic || shape.k > most_columns) return 0;
-    const bool values = wgmma_multiplies_values(shape);
-    if (wgmma_input(shape, scheme) == WgmmaInput::kWideCodes)
-      return values || mma16::has_row_factors(shape) || shape.key.dtype == DType::kI4
-                 ? float_tiles(shape)
-                 : 0;
-    if (values) return 0;
-    if (wgmma_input(shape, scheme) == WgmmaInput::kValues)
-      return mma16::scale_is_exponent(shape) && shape.key.dtype == DType::kF8E4M3 &&
-                     key->group.cols == mma16::kCols
-                 ? kUnpackingTiles
-                 : 0;
-    if (key->dtype == DType::kI8)
-      return shape.key.dtype == DType::kI8 && !in_groups ? kAllTiles : 0;
-    const bool by_token = key->group.cols == GroupShape::kAll;
-    if (is_four_bits(shape)) return by_token && becomes_fp8(shape) ? kUnpackingTiles : 0;
-    // The last group of a row may have fewer columns: zeros fill its stage.
-    const bool fits =
-        ends_with_stages(shape.key.group.cols, shape.k) && (by_token || key->group.cols == 128);
-    return shape.key.dtype == DType::kF8E4M3 && fits ? kUnpackingTiles : 0;
+  if (!key) return multiplies_floats(shape);
+  const int64_t most_columns = 16384;  // that the kernel for quantization keeps
+  if (!key->dynamic || shape.k > most_columns) return false;
+  const bool values = wgmma_multiplies_values(shape);
+  if (wgmma_input(shape, scheme) == WgmmaInput::kWideCodes)
+    return (values || mma16::has_row_factors(shape) || shape.key.dtype == DType::kI4) &&
+           multiplies_floats(shape);
+  if (values) return false;
+  if (wgmma_input(shape, scheme) == WgmmaInput::kValues)
+    return mma16::scale_is_exponent(shape) && shape.key.dtype == DType::kF8E4M3 &&
+           key->group.cols == mma16::kCols;
+  if (key->dtype == DType::kI8) return shape.key.dtype == DType::kI8 && !in_groups;
+  const bool by_token = key->group.cols == GroupShape::kAll;
+  if (is_four_bits(shape)) return by_token && becomes_fp8(shape);
+  // The last group of a row may have fewer columns: zeros fill its stage.
+  return shape.key.dtype == DType::kF8E4M3 && ends_with_stages(shape.key.group.cols, shape.k) &&
+         (by_token || key->group.cols == 128);
+}
+
+WgmmaChoice wgmma_choice(const MatrixShape& shape, const Scheme& scheme, int64_t rows,
+                         int64_t experts) {
+  experts = std::max<int64_t>(experts, 1);
+  const int64_t mean = (rows + experts - 1) / experts;  // steps are whole numbers
+  for (const std::span<const Step> steps :
+       {std::span<const Step>(kFewRows), steps_for(shape, scheme)}) {
+    for (const Step& step : steps) {
+      if (mean <= step.most_rows)
+        return {step.tiles, step.most_rows == kAny ? kAny : step.most_rows * experts};
+    }
   }
-  return float_tiles(shape);
+  return {kMost, kAny};
 }
 
-int wgmma_choice(int tiles, int64_t rows, int64_t experts) {
-  const double mean =
-      static_cast<double>(rows) / static_cast<double>(std::max<int64_t>(experts, 1));
-  int choice = 0;
-  while (choice + 1 < tiles && mean > kWgmmaTiles[choice].most_rows) ++choice;
-  return choice;
-}
-
-int wgmma_dense_choice(int64_t rows) {
-  return rows <= kWgmmaTiles[1].rows ? 1 : rows <= kWgmmaTiles[2].rows ? 2 : 3;
+WgmmaChoice wgmma_dense_choice(int64_t rows) {
+  if (rows <= 32) return {k32, 32};
+  if (rows <= 64) return {k64, 64};
+  return {k128, kAny};
 }
 
 int64_t wgmma_least_tokens(const KernelRequest& request) {
   const MatrixShape& shape = request.shape;
   const MatrixShape& other = request.other != nullptr ? *request.other : shape;
-  if (wgmma_tiles(shape, request.scheme) == 0 || wgmma_tiles(other, request.scheme) == 0 ||
+  if (!wgmma_serves(shape, request.scheme) || !wgmma_serves(other, request.scheme) ||
       request.rows_per_token <= 0)
     return 0;
   // Both matrices of a layer must get the same answer: [2 · inner, hidden] and [hidden, inner].
@@ -148,18 +191,22 @@ WgmmaInput wgmma_input(const MatrixShape& shape, const Scheme& scheme) {
                                                            : WgmmaInput::kCodes;
 }
 
-CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
-  const auto& activation = scheme.activation;
-  // Fp8TokenChannels, which has the tile of most rows.
-  const bool is_wide = shape.key.dtype == DType::kF8E4M3 && !scales_in_groups(shape, scheme) &&
-                       tile_rows == kWgmmaTiles[kUnpackingTiles - 1].rows;
+CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, WgmmaTiles tiles) {
+  constexpr int kRows[] = {16, 32, 64, 128, 144, 144};
+  const int rows = tiles != kMost           ? kRows[static_cast<int>(tiles)]
+                   : is_wide(shape, scheme) ? 192
+                                            : 128;
+  const bool codes = multiplies_codes(shape, scheme);
+  // Fp8TokenChannels, which has the tiles of 128 rows.
+  const bool two_stages =
+      shape.key.dtype == DType::kF8E4M3 && !scales_in_groups(shape, scheme) && rows == 128;
   CudaProducts products =
       wgmma_multiplies_values(shape) ? CudaProducts::kTwoBf16 : CudaProducts::kBf16;
-  if (activation && wgmma_input(shape, scheme) == WgmmaInput::kCodes)
-    products = activation->dtype == DType::kI8 ? CudaProducts::kInt8
-               : is_wide                       ? CudaProducts::kFp8Wide
-                                               : CudaProducts::kFp8Groups;
-  return {CudaForm::Kernel::kWgmma, products, tile_rows, has_one_exponent(scheme)};
+  if (codes)
+    products = scheme.activation->dtype == DType::kI8 ? CudaProducts::kInt8
+               : two_stages                           ? CudaProducts::kFp8Wide
+                                                      : CudaProducts::kFp8Groups;
+  return {CudaForm::Kernel::kWgmma, products, rows, has_one_exponent(scheme)};
 }
 
 }  // namespace moracle::cuda

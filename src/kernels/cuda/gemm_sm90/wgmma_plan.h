@@ -5,15 +5,11 @@
 
 namespace moracle::cuda {
 
-/// Rows of a tile, and the mean rows per expert up to which no later tile is faster. Measured
-/// (bench/lab/wgmma.md). One tile of 144 rows holds nearly every expert of 100 to 134 rows on
-/// average, and two hold most of 190 to 270: there tiles of 192 rows would be a third of padding.
-struct WgmmaTileRows {
-  int rows;
-  double most_rows;
-};
-inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8},    {32, 20},   {64, 48},   {128, 100},
-                                                {144, 134}, {192, 190}, {144, 270}, {192, 0}};
+/// The tiles of a matrix's experts, of which the mean rows of an expert choose one (wgmma_plan.cc).
+/// One tile of 144 rows holds nearly every expert of 114 to 140 rows, and two hold most of 232 to
+/// 276. kMost has 192 rows, or where weights are unpacked or sums promoted 128.
+enum class WgmmaTiles { k16, k32, k64, k128, k144, kTwo144, kMost };
+
 // Least work from which these kernels are faster than the others (H200, bench/lab/wgmma.md, and
 // few_tokens.md for the stages). Tiles of the experts with tokens must fill the SMs; unpacking
 // int4, or values, needs more tiles. Stages of 128 columns must outweigh prologue and epilogue.
@@ -25,15 +21,20 @@ struct WgmmaLeast {
 inline constexpr WgmmaLeast kLeast{80, 2500}, kLeastSlow{120, 2500}, kLeastOctets{50, 1300};
 inline constexpr int64_t kLeastRows = 12;
 
-/// Returns how many of kWgmmaTiles, from the first on, have a kernel for this matrix; 0: none
-/// multiplies these types.
-int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme);
+/// True if a kernel multiplies these types.
+bool wgmma_serves(const MatrixShape& shape, const Scheme& scheme);
 
-/// Returns the tile, of the first `tiles`, for `rows` rows spread over `experts` experts.
-int wgmma_choice(int tiles, int64_t rows, int64_t experts);
+/// Tiles, and the most rows for which they are chosen.
+struct WgmmaChoice {
+  WgmmaTiles tiles;
+  int64_t most_rows;
+};
+/// Returns the tiles for `rows` rows spread over `experts` experts. `scheme`: of the products.
+WgmmaChoice wgmma_choice(const MatrixShape& shape, const Scheme& scheme, int64_t rows,
+                         int64_t experts);
 
-/// Returns the tile for the `rows` rows of a linear layer: the second to the fourth.
-int wgmma_dense_choice(int64_t rows);
+/// Returns the tiles for the `rows` rows of a linear layer: k32, k64 or k128.
+WgmmaChoice wgmma_dense_choice(int64_t rows);
 
 /// Returns the least tokens of the layer for which these kernels run; 0: never.
 int64_t wgmma_least_tokens(const KernelRequest& request);
@@ -43,7 +44,7 @@ int64_t wgmma_least_tokens(const KernelRequest& request);
 enum class WgmmaInput { kCodes, kValues, kWideCodes };
 WgmmaInput wgmma_input(const MatrixShape& shape, const Scheme& scheme);
 
-/// The kernel with tiles of `tile_rows` rows. `scheme`: of the products.
-CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
+/// The kernel with these tiles. `scheme`: of the products.
+CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, WgmmaTiles tiles);
 
 }  // namespace moracle::cuda

@@ -37,13 +37,65 @@ __device__ WorkTile balanced_tile(const WgmmaArgs& a, WorkTile tile) {
   return tile;
 }
 
+/// Copies of the weights of a tile. TMA fills elements outside the matrix with zeros and counts
+/// their bytes, too.
+template <class Operand, class Tile>
+struct WeightCopies {
+  static constexpr int kTmaTiles = Tile::kAllPanels / kTmaPanels;
+  const WgmmaArgs& a;
+  int expert = 0, panel[kTmaTiles] = {};
+
+  __device__ void enter(const WorkTile& tile) {
+    expert = tile.expert;
+    const TilePanels<Tile> panels(a, tile);
+#pragma unroll
+    for (int i = 0; i < kTmaTiles; ++i) panel[i] = panels[i * kTmaPanels];
+  }
+  __device__ bool zeros() const {
+    return Operand::kZeros && a.has_zeros;
+  }
+  __device__ bool minimums() const {
+    return Operand::kValues && a.has_minimums;
+  }
+  /// Bytes of a stage.
+  __device__ int bytes() const {
+    const int group_bytes =
+        Operand::kGroups ? Tile::kScaleBytes + (zeros() ? 16 : 0) + (minimums() ? 64 : 0) : 0;
+    return Tile::kAllPanels * (Tile::kPanelBytes + a.tma.groups * group_bytes);
+  }
+  /// Issues the copies of the stage that begins with k-block `first`.
+  __device__ void load(uint32_t stage, uint32_t full, int first) const {
+    const int group = Operand::kGroups ? group_of(a.weight_groups, first * a.sub_blocks) : 0;
+#pragma unroll
+    for (int i = 0; i < kTmaTiles; ++i) {
+      const int before = i * kTmaPanels;  // panels of earlier tiles
+      const uint32_t to = stage + Tile::kCodes + before * Tile::kPanelBytes;
+      if constexpr (Operand::kTokenRows)
+        tma_load(to, a.tma.columns, 0, panel[i], first, expert, full);
+      else
+        tma_load(to, a.tma.codes, first * (Tile::kBlockBytes / 8), panel[i], expert, full);
+      if constexpr (Operand::kGroups) {
+        const int runs = before * a.tma.groups;
+        tma_load(stage + Tile::kScales + runs * Tile::kScaleBytes, a.tma.scales, group * 16,
+                 panel[i], expert, full);
+        if (zeros())
+          tma_load(stage + Tile::kZeros + runs * 16, a.tma.zeros, group * 16, panel[i], expert,
+                   full);
+        if (minimums())
+          tma_load(stage + Tile::kMinimums + runs * 64, a.tma.minimums, group * 16, panel[i],
+                   expert, full);
+      }
+    }
+  }
+};
+
 template <class Operand, class Tile>
 class WgmmaProducer {
  public:
   static constexpr int kArrivals = Tile::kProducers + 1;  // at each stage
 
   __device__ WgmmaProducer(const WgmmaArgs& args, const WgmmaShared<Tile>& shared)
-      : a_(args), own_{args}, shared_(shared) {}
+      : a_(args), own_{args}, shared_(shared), weights_{args} {}
 
   __device__ void run() {
     TileFinder finder;
@@ -55,7 +107,7 @@ class WgmmaProducer {
           balanced_tile<Operand, Tile>(a_, finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
       wait_until_empty();
       if (thread() == 0) shared_.info(at).tile = tile;
-      if (tile.expert >= 0) enter(tile);
+      if (tile.expert >= 0) weights_.enter(tile);
       if (Tile::kAhead && number == blockIdx.x / cluster) {
         if (tile.expert >= 0) load_ahead();
         begin_after_earlier();
@@ -111,13 +163,6 @@ class WgmmaProducer {
     const bool lap_ago = ring_.slot < Tile::kArriving;
     mbarrier_wait(shared_.full(ring_.slot - Tile::kArriving + (lap_ago ? Tile::kStages : 0)),
                   ring_.parity ^ (lap_ago ? 1 : 0));
-  }
-
-  __device__ void enter(const WorkTile& tile) {
-    expert_ = tile.expert;
-    const TilePanels<Tile> panels(a_, tile);
-#pragma unroll
-    for (int i = 0; i < kTmaTiles; ++i) panel_[i] = panels[i * kTmaPanels];
   }
 
   // Rows past the tile's last are not copied: their products are not stored.
@@ -182,36 +227,10 @@ class WgmmaProducer {
     return thread() >= 32 && thread() < 32 + kTmaTiles * kTileScales<Operand> ? thread() - 32 : -1;
   }
 
-  // TMA fills elements outside the matrix with zeros and counts their bytes, too.
   __device__ void load_weights(int slot, int first) const {
-    const uint32_t stage = shared_address(shared_.stage(slot)), full = shared_.full(slot);
-    const bool zeros = Operand::kZeros && a_.has_zeros;
-    const bool minimums = Operand::kValues && a_.has_minimums;
-    const int group_bytes =
-        Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) + (minimums ? 64 : 0) : 0;
-    mbarrier_arrive_expect_tx(full,
-                              Tile::kAllPanels * (Tile::kPanelBytes + a_.tma.groups * group_bytes));
-    const int group = Operand::kGroups ? group_of(a_.weight_groups, first * a_.sub_blocks) : 0;
-#pragma unroll
-    for (int i = 0; i < kTmaTiles; ++i) {
-      const int before = i * kTmaPanels;  // panels of earlier tiles
-      const uint32_t to = stage + Tile::kCodes + before * Tile::kPanelBytes;
-      if constexpr (Operand::kTokenRows)
-        tma_load(to, a_.tma.columns, 0, panel_[i], first, expert_, full);
-      else
-        tma_load(to, a_.tma.codes, first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
-      if constexpr (Operand::kGroups) {
-        const int runs = before * a_.tma.groups;
-        tma_load(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.tma.scales, group * 16,
-                 panel_[i], expert_, full);
-        if (zeros)
-          tma_load(stage + Tile::kZeros + runs * 16, a_.tma.zeros, group * 16, panel_[i], expert_,
-                   full);
-        if (minimums)
-          tma_load(stage + Tile::kMinimums + runs * 64, a_.tma.minimums, group * 16, panel_[i],
-                   expert_, full);
-      }
-    }
+    const uint32_t full = shared_.full(slot);
+    mbarrier_arrive_expect_tx(full, weights_.bytes());
+    weights_.load(shared_address(shared_.stage(slot)), full, first);
   }
 
   // Vector c of row r of an atom lies at r · 128 + (c ^ r % 8) · 16.
@@ -238,8 +257,8 @@ class WgmmaProducer {
   const OwnBlocks<Tile> own_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile> ring_;
-  int expert_ = 0, panel_[kTmaTiles] = {};  // of the tile's weights
-  unsigned x_[kOwnRows] = {};               // this thread's rows, in units of 16 bytes
+  WeightCopies<Operand, Tile> weights_;
+  unsigned x_[kOwnRows] = {};  // this thread's rows, in units of 16 bytes
   int own_rows_ = 0;
   int ahead_ = 0;  // stages whose weights are in flight already
   const float *x_scales_ = nullptr, *w_scales_ = nullptr;

@@ -24,7 +24,7 @@ class WgmmaRowProducer {
       : a_(args), shared_(shared) {}
 
   __device__ void run() {
-    static_assert(!Tile::kDense && Tile::kAtoms == 1 && !Operand::kGroups);
+    static_assert(!Tile::kDense);
     static_assert(Tile::kRows % Tile::kBoxRows == 0);
     const int warp = (static_cast<int>(threadIdx.x) - Tile::kConsumers) / 32;
     if (warp >= kArrivals) return;
@@ -98,10 +98,15 @@ class WgmmaRowProducer {
     const int scale_bytes = (tile.rows + 3) / 4 * 16;
     const float* const scales = a_.x_scales + scale_row(tile.first_row, tile.expert);
     each_stage([&](int first, uint32_t stage, uint32_t full) {
-      mbarrier_arrive_expect_tx(full, boxes * kBytes + (kScalesInStages ? scale_bytes : 0));
-      for (int i = 0; i < boxes; ++i)
-        tma_load(stage + i * kBytes, a_.rows, first * Tile::kXBlockBytes,
-                 tile.first_row + i * Tile::kBoxRows, full);
+      mbarrier_arrive_expect_tx(
+          full, boxes * Tile::kAtoms * kBytes + (kScalesInStages ? scale_bytes : 0));
+      for (int i = 0; i < boxes; ++i) {
+#pragma unroll
+        for (int atom = 0; atom < Tile::kAtoms; ++atom)
+          tma_load(stage + atom * Tile::kAtomBytes + i * kBytes, a_.rows,
+                   first * Tile::kXBlockBytes + atom * 128, tile.first_row + i * Tile::kBoxRows,
+                   full);
+      }
       if constexpr (kScalesInStages)
         tma_load_bytes(stage + Tile::kXScales,
                        scales + int64_t{group_of(a_.x_groups, first)} * a_.x_scale_rows,
@@ -129,18 +134,16 @@ class WgmmaRowProducer {
   }
 
   __device__ void load_weights(const WorkTile& tile, typename Tile::Info& info) {
-    const TilePanels<Tile> panels(a_, tile);
+    WeightCopies<Operand, Tile> weights{a_};
+    weights.enter(tile);
     const uint8_t* const scales = a_.base + tile.expert * a_.expert_bytes + a_.scales_at;
-    int panel[kTmaTiles];
     const uint8_t* of_panel[kTmaTiles];  // 16 scales of each group
 #pragma unroll
-    for (int i = 0; i < kTmaTiles; ++i) {
-      panel[i] = panels[i * kTmaPanels];
-      of_panel[i] = scales + int64_t{min(panel[i], a_.panels - 1)} * a_.weight_groups.count * 64;
-    }
+    for (int i = 0; i < kTmaTiles; ++i)
+      of_panel[i] =
+          scales + int64_t{min(weights.panel[i], a_.panels - 1)} * a_.weight_groups.count * 64;
     each_stage([&](int first, uint32_t stage, uint32_t full) {
-      int bytes = Tile::kAllPanels * Tile::kPanelBytes +
-                  (kScalesInStages ? kTmaTiles * Tile::kWeightScale * 4 : 0);
+      int bytes = weights.bytes() + (kScalesInStages ? kTmaTiles * Tile::kWeightScale * 4 : 0);
       if (first == 0)
         each_output_copy(tile, info, [&](uint32_t, const uint4*, int more) { bytes += more; });
       mbarrier_arrive_expect_tx(full, bytes);
@@ -149,14 +152,10 @@ class WgmmaRowProducer {
           tma_load_bytes(to, from, more, full);
         });
       }
+      weights.load(stage, full, first);
+      if constexpr (kScalesInStages) {
 #pragma unroll
-      for (int i = 0; i < kTmaTiles; ++i) {
-        const uint32_t to = stage + Tile::kCodes + i * kTmaPanels * Tile::kPanelBytes;
-        if constexpr (Operand::kTokenRows)
-          tma_load(to, a_.tma.columns, 0, panel[i], first, tile.expert, full);
-        else
-          tma_load(to, a_.tma.codes, first * (Tile::kBlockBytes / 8), panel[i], tile.expert, full);
-        if constexpr (kScalesInStages)
+        for (int i = 0; i < kTmaTiles; ++i)
           tma_load_bytes(stage + Tile::kXScales + (Tile::kRows + i * Tile::kWeightScale) * 4,
                          of_panel[i] + group_of(a_.weight_groups, first) * 64,
                          Tile::kWeightScale * 4, full);

@@ -42,9 +42,10 @@ inline constexpr int kTileScales = [] {
 /// Two consumer warpgroups compute. Each of their warps has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
 /// producer warpgroup loads stages of kBlocks k-blocks. An SM runs kPerSm CTAs. The CTAs of a
-/// cluster may split K of the tiles of a kDense kernel.
+/// cluster may split K of the tiles of a kDense kernel. Of 128 rows, up to kMost take a narrower
+/// product.
 template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1,
-          bool kDense_ = false>
+          bool kDense_ = false, int kMost_ = 96>
 struct WgmmaTile {
   static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
   static constexpr int kPerSm = kPerSm_;
@@ -66,7 +67,7 @@ struct WgmmaTile {
   // Experts of about 128 rows: a quarter of them needs two tiles of 65 to 80 rows.
   static constexpr int kBetweenRows =
       kIsFourBitFp8<Operand> && kRows == 128 && !kDense ? 80 : kHalfRows;
-  static constexpr int kMostRows = kRows == 128 ? 96 : kRows == 64 && !kDense ? 48 : kRows;
+  static constexpr int kMostRows = kRows == 128 ? kMost_ : kRows == 64 && !kDense ? 48 : kRows;
   static constexpr int kProducers = 128, kConsumers = 256, kThreads = kProducers + kConsumers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
   // Registers of a thread, by warpgroup. Their sum is at most the CTA's share at launch: 168 or 80
@@ -125,7 +126,10 @@ struct WgmmaTile {
   static constexpr int kTableBytes = kIsRebased<Operand> ? static_cast<int>(sizeof(E2m1Table)) : 0;
   // 64 outputs of each warp's 16 tokens on their way to y, or two buffers with those of a
   // warpgroup's next tokens.
-  static constexpr int kStagedRows = Operand::kTokenRows ? 16 : kRows % 48 == 0 ? 48 : 32;
+  static constexpr int kStagedRows = Operand::kTokenRows || (!Operand::kWide && kRows % 48 == 0)
+                                         ? 16
+                                     : kRows % 48 == 0 ? 48
+                                                       : 32;
   static constexpr int kStaging = Operand::kTokenRows ? kConsumers / 32 : 2 * kConsumers / 128;
   static constexpr int kStagedBytes = kStoresLines<Operand> ? kStagedRows * 128 : 0;
   static constexpr int kStaged = (kTable + kTableBytes + 127) / 128 * 128;
@@ -145,9 +149,10 @@ constexpr int most_stages() {
                         kEach;
   return kMost < 8 ? kMost : 8;
 }
-template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
+template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1, int kMost = 96>
 using FullWgmmaTile =
-    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm>;
+    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm,
+              false, kMost>;
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
 using DenseWgmmaTile = WgmmaTile<Operand, kM, kN, kBlocks,
                                  most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm, true>;

@@ -62,6 +62,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_D48 \
   MORACLE_D32       \
   "," MORACLE_8(32, 33, 34, 35, 36, 37, 38, 39) "," MORACLE_8(40, 41, 42, 43, 44, 45, 46, 47)
+#define MORACLE_D56 MORACLE_D48 "," MORACLE_8(48, 49, 50, 51, 52, 53, 54, 55)
 #define MORACLE_D64 \
   MORACLE_D48       \
   "," MORACLE_8(48, 49, 50, 51, 52, 53, 54, 55) "," MORACLE_8(56, 57, 58, 59, 60, 61, 62, 63)
@@ -88,6 +89,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_IO20(c, i) MORACLE_IO16(c, i), MORACLE_IO4(c, i + 16)
 #define MORACLE_IO32(c, i) MORACLE_IO16(c, i), MORACLE_IO16(c, i + 16)
 #define MORACLE_IO48(c, i) MORACLE_IO32(c, i), MORACLE_IO16(c, i + 32)
+#define MORACLE_IO56(c, i) MORACLE_IO48(c, i), MORACLE_IO8(c, i + 48)
 #define MORACLE_IO64(c, i) MORACLE_IO32(c, i), MORACLE_IO32(c, i + 32)
 #define MORACLE_IO72(c, i) MORACLE_IO64(c, i), MORACLE_IO8(c, i + 64)
 #define MORACLE_IO96(c, i) MORACLE_IO64(c, i), MORACLE_IO32(c, i + 64)
@@ -107,6 +109,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
     if constexpr (kN == 48) MORACLE_WGMMA(48, 24, c, kind, tail, 24, 25, 26, 27, 28, 29);          \
     if constexpr (kN == 64) MORACLE_WGMMA(64, 32, c, kind, tail, 32, 33, 34, 35, 36, 37);          \
     if constexpr (kN == 96) MORACLE_WGMMA(96, 48, c, kind, tail, 48, 49, 50, 51, 52, 53);          \
+    if constexpr (kN == 112) MORACLE_WGMMA(112, 56, c, kind, tail, 56, 57, 58, 59, 60, 61);        \
     if constexpr (kN == 128) MORACLE_WGMMA(128, 64, c, kind, tail, 64, 65, 66, 67, 68, 69);        \
     if constexpr (kN == 144) MORACLE_WGMMA(144, 72, c, kind, tail, 72, 73, 74, 75, 76, 77);        \
     if constexpr (kN == 192) MORACLE_WGMMA(192, 96, c, kind, tail, 96, 97, 98, 99, 100, 101);      \
@@ -123,6 +126,8 @@ __device__ __forceinline__ void wgmma(Sum (&d)[kN / 2], const uint32_t (&a)[4], 
                                       bool add) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(!kColumns || kTypes == WgmmaTypes::kBf16);
+  static_assert(kN == 16 || kN == 32 || kN == 40 || kN == 48 || kN == 64 || kN == 96 || kN == 112 ||
+                kN == 128 || kN == 144 || kN == 192 || kN == 256);
   if constexpr (kColumns)
     MORACLE_WGMMA_OF(MORACLE_FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 1");
   else if constexpr (kTypes == WgmmaTypes::kBf16)
@@ -184,6 +189,7 @@ __device__ inline void setmaxnreg_dec() {
 #undef MORACLE_D24
 #undef MORACLE_D32
 #undef MORACLE_D48
+#undef MORACLE_D56
 #undef MORACLE_D64
 #undef MORACLE_D72
 #undef MORACLE_D80
@@ -196,6 +202,7 @@ __device__ inline void setmaxnreg_dec() {
 #undef MORACLE_IO24
 #undef MORACLE_IO32
 #undef MORACLE_IO48
+#undef MORACLE_IO56
 #undef MORACLE_IO64
 #undef MORACLE_IO72
 #undef MORACLE_IO96
