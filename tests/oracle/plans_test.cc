@@ -192,7 +192,8 @@ TEST(Plans, HopperTilesFollowMeanRowsOfExperts) {
     EXPECT_EQ(tiles(scheme), "193:128 457:144 537:128 ") << scheme;
   for (const char* scheme : {"int4-w4afp8-g128", "mxfp4-w4afp8"})
     EXPECT_EQ(tiles(scheme), "193:128 457:144 561:128 929:144 ") << scheme;
-  for (const char* scheme : {"int4-w4a16-g32", "int4-w4a16-g64-asym", "fp8-w8a8-block128x128"})
+  for (const char* scheme : {"int4-w4a16-g32", "int4-w4a16-g64-asym", "fp8-w8a8-block128x128",
+                             "fp8-w8a8-block128x128-token"})
     EXPECT_EQ(tiles(scheme), "193:128 ") << scheme;
 }
 

@@ -231,6 +231,36 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
   }
 }
 
+// 125, 134, 260, 300 and 500 rows of an expert on average: one tile of 144 rows or two, products of
+// 112 rows, and rows that TMA loads for GEMM 2.
+TEST_F(CudaHopperTest, ExpertsOfManyRowsGiveResultsOfReference) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  const auto check = [&](const char* name, Sizes sizes) {
+    const Request request = request_of(*parse_scheme(name), "cuda-sm90", sizes);
+    FusedMoe moe = make(request);
+    FusedMoe reference = make(request_of(request.layer.scheme, "cuda-reference", sizes));
+    for (const int64_t tokens : {500, 536, 1040, 1200, 2000}) {
+      SCOPED_TRACE(str(name, ", ", sizes.hidden, " columns, ", tokens, " tokens"));
+      const Batch b = upload_inputs(
+          request, conformance::random_inputs(request, tokens, conformance::Spread::kUniform, 7),
+          tokens);
+      expect_near(apply(moe, b), apply(reference, b), tolerance(request.layer.scheme));
+    }
+  };
+  for (const char* name :
+       {"bf16", "int8-w8a8", "int8-w8a16-channel", "fp8-w8a8-channel", "mxfp4-w4a16", "mxfp8-w8a16",
+        "mxfp8-w8a8", "nvfp4-w4a16", "int4-w4a16-g32", "int4-w4a16-g16-min-s8",
+        "int4-w4afp8-channel", "mxfp4-w4afp8", "nvfp4-w4afp8", "fp8-w8a8-block128x128",
+        "fp8-w8a8-g128-token"}) {
+    check(name, {768, 384, 8, 2});
+    check(name, {544, 288, 8, 2});
+  }
+  for (const char* name :
+       {"int4-w4a16-g128", "int4-w4a16-g128-asym", "int4-w4a16-g64-asym", "int8-w8a16-g128",
+        "fp8-w8a16-block128x128", "int4-w4afp8-g128-asym", "fp8-w8a8-block128x128-token"})
+    check(name, {768, 384, 8, 2});
+}
+
 // Rows that end within the last k-block of a stage: codes are padded, scales of NVFP4 are not.
 TEST_F(CudaHopperTest, RowsThatEndWithinBlockGiveResultsOfReference) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";

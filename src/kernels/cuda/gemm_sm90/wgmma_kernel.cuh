@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
 
 template <class Operand, class Tile>
 WgmmaKernel wgmma_kernel() {
+  static_assert(Tile::kStages > 1);  // mainloops wait for the next stage before they release one
   return {wgmma_linear<Operand, Tile>,
           Tile::kRows,
           Tile::kOutputs,
@@ -122,11 +123,13 @@ WgmmaKernel wgmma_kernel() {
           kLoadsRows<Operand> && Operand::kXScales == XScales::kGroup};
 }
 
-/// TMA loads the rows of matrices without gates, unless it would have to load scales of groups.
+/// TMA loads the rows of matrices without gates, unless it would have to load their scales of
+/// groups.
 template <class Many>
 using PlainOf = std::conditional_t<Many::kXScales == XScales::kGroup, Many, OrderedRows<Many>>;
 
-/// Sums are promoted with scales of groups: two tiles of 144 rows are never faster (wgmma_plan.cc).
+/// Sums of products in bf16 are promoted with scales of groups: two tiles of 144 rows are never
+/// faster (wgmma_plan.cc).
 template <class Many>
 inline constexpr bool kPromotesGroups = [] {
   if constexpr (Many::kPromoted) return Many::kSmallGroups;

@@ -173,8 +173,11 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   const bool linear = rows.expert_offsets == nullptr;
   const WgmmaTiles choice =
       linear ? wgmma_dense_choice(rows.num_rows).tiles : experts_choice(weights, rows.num_rows);
-  if (kernels_are_watched())
-    report({name(wgmma_form(weights.shape, scheme_, choice)), weights.shape});
+  if (kernels_are_watched()) {
+    CudaForm form = wgmma_form(weights.shape, scheme_, choice);
+    form.rows = kernel_of(choice).rows;  // of the kernel that runs, for comparison with the plan
+    report({name(form), weights.shape});
+  }
   WgmmaArgs args{
       gemm_args(weights, rows, y, activation), options.y_fragments, to.scales, 1, 0, tma_};
   if (wgmma_input(weights.shape, scheme_) != WgmmaInput::kCodes)

@@ -1,7 +1,7 @@
-// Mainloops of a consumer warpgroup: the sums of one tile. While a batch of products is in flight,
-// the next batch is unpacked into other registers; mma.sync needs no second set. Each sum
-// accumulates the columns in order, independent of the neighbouring rows and of kN
-// (batch-invariant).
+// Mainloops of a consumer warpgroup: the sums of one tile. While products are in flight, the next
+// weights are unpacked into other registers, or into those that no product reads any more; mma.sync
+// needs no second set. Each sum accumulates the columns in order, independent of the neighbouring
+// rows and of kN (batch-invariant).
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_consumer.cuh"
@@ -359,8 +359,8 @@ __device__ __forceinline__ void unpack_behind(Consumer& c, int m,
   if constexpr (kOpen > 0) unpack_behind<kOpen - 1>(c, m, w);
 }
 
-/// The same with the sums of one part, for codes in bf16, whose chunks take twice the registers:
-/// the other warpgroup multiplies while a part is promoted.
+/// As mainloop_rolling, with the sums of one part: chunks in bf16 take twice the registers. The
+/// other warpgroup multiplies while a part is promoted.
 template <int kParts, class Consumer>
 __device__ __forceinline__ void mainloop_one_by_one(Consumer& c) {
   constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks, kRows = Consumer::kN / kParts;

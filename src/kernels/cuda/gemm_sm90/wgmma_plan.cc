@@ -93,10 +93,13 @@ std::span<const Step> steps_for(const MatrixShape& shape, const Scheme& scheme) 
     if (ends_with_stages(shape.key.group.cols, shape.k)) return kPromoted;
     return kNever144;
   }
-  if (scheme.activation->group.cols != GroupShape::kAll) return kNever144;  // tokens are rows
+  // Groups of activations, or blocks of weights: tokens are the rows of the product.
+  const bool in_groups = scales_in_groups(shape, scheme);
+  if (scheme.activation->group.cols != GroupShape::kAll || (in_groups && shape.key.group.rows > 1))
+    return kNever144;
   if (is_four_bits(shape)) return kFourBitCodes;
   // By channel tokens are rows, but in tiles of 144.
-  if (scales_in_groups(shape, scheme)) return kUnpacked;
+  if (in_groups) return kUnpacked;
   return kPromoted;
 }
 

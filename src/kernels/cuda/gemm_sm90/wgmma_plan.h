@@ -6,8 +6,8 @@
 namespace moracle::cuda {
 
 /// The tiles of a matrix's experts, of which the mean rows of an expert choose one (wgmma_plan.cc).
-/// One tile of 144 rows holds nearly every expert of 114 to 140 rows, and two hold most of 232 to
-/// 276. kMost has 192 rows, or where weights are unpacked or sums promoted 128.
+/// One tile of 144 rows holds nearly every expert of about 128 rows, and two hold most of about
+/// 256. kMost has 192 rows, or where weights are unpacked or sums promoted 128.
 enum class WgmmaTiles { k16, k32, k64, k128, k144, kTwo144, kMost };
 
 // Least work from which these kernels are faster than the others (H200, bench/lab/wgmma.md, and
