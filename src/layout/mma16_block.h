@@ -10,7 +10,7 @@
 //                                                                       16 bytes
 //   4 bits     2·((4·g + t)·8 + h·4) + j/2 + 4·(j%2)                    one mask extracts the two
 //                                                                       columns of a register
-//   scales     (g·16 + r)·4 per panel    f32, or one exponent byte for power-of-two scales
+//   scales     (g·16 + r)·4 per panel    f32, or a byte: an exponent, or e4m3 by a factor per row
 //   zero points g·16 + r per panel       i8
 //   minimums   (g·16 + r)·4 per panel    f32, minimum + zero point · scale, rounded once; then
 //                                        there are no zero points

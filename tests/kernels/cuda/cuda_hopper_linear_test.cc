@@ -82,7 +82,7 @@ TEST_F(CudaHopperLinearTest, EveryNumberOfTokensGivesResultsOfReference) {
   };
   for (const auto& [name, skinny] :
        {Case{"bf16", false}, Case{"int4-w4a16-g128", true}, Case{"int4-w4a16-g32-asym", true},
-        Case{"int8-w8a8", true}, Case{"fp8-w8a8-channel", true},
+        Case{"int4-w4a16-g128-asym", true}, Case{"int8-w8a8", true}, Case{"fp8-w8a8-channel", true},
         Case{"fp8-w8a8-block128x128", true}, Case{"fp8-w8a16-channel", true},
         Case{"int8-w8a16-channel", true}, Case{"mxfp4-w4a16", false}, Case{"nvfp4-w4a16", false},
         Case{"int8-w8a16-g16-s8-6bit", false}, Case{"int4-w4a16-g16-min-s8", false},

@@ -23,7 +23,7 @@ class OutputVectors {
     return {a, tile, a.bias_at, 4};
   }
 
-  /// Those of a TMA tile of weights lie in one piece, up to the last panel.
+  /// Those of a TMA tile of weights are contiguous, up to the last panel.
   __device__ const uint4* tile(int tile) const {
     return from_ + panels_[tile * kTmaPanels] * each_;
   }

@@ -62,11 +62,11 @@ struct WgmmaKernel {
 /// Kernels of one operand.
 struct WgmmaKernels {
   std::span<const WgmmaKernel> grouped;  ///< by WgmmaTiles (wgmma_plan.h)
-  /// For a linear layer, tiles of 32, 64 and 128 rows: each cluster has one tile. Only these write
-  /// f32.
+  /// For a linear layer, tiles of 32, 64 and 128 rows: each cluster has one tile. Kernels of
+  /// `grouped` write bf16 only.
   std::span<const WgmmaKernel> dense;
   /// The first tile for few large experts: each cluster has one tile. Null: none is faster.
-  const WgmmaKernel* shared = nullptr;
+  const WgmmaKernel* split_k = nullptr;
   /// For matrices without gates whose rows are contiguous for each tile. Null: those of `grouped`.
   const WgmmaKernel *plain_128 = nullptr, *plain_two_144 = nullptr, *plain_most = nullptr;
   /// Instead of those without gates that take scales by group, where they lie by row.

@@ -50,8 +50,8 @@ class WgmmaConsumer {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.empty(slot));
   }
-  /// Leaves the last stage of the tile, whose slot is released.
-  __device__ void leave() { ring_.advance(); }
+  /// Goes past the last stage of the tile, whose slot is released.
+  __device__ void end_tile() { ring_.advance(); }
   __device__ const WgmmaArgs& args() const { return a_; }
 
   /// Unpacks unit b of m64 m. `group` is the index of the group in the stage.
@@ -78,7 +78,7 @@ class WgmmaConsumer {
     if constexpr (Operand::kFolded) {
       Operand::factors(stage + Tile::kScales + run(m, group) * 16 + 2 * lane_row(), zero);
     } else if constexpr (Operand::kZeros) {
-      zero[0] = zero_[0], zero[1] = zero_[1];
+      zero[0] = zero_[m][0], zero[1] = zero_[m][1];
     }
     Operand::weights(codes, zero, to);
   }
@@ -167,12 +167,12 @@ class WgmmaConsumer {
                                           Weights& to) {
     if constexpr (Operand::kZeros) {
       if (b % chunk == 0) {
-        zero_[0] = zero_[1] = Operand::both(Operand::kZeroBase);
+        zero_[m][0] = zero_[m][1] = Operand::both(Operand::kZeroBase);
         if (a_.has_zeros) {
           const auto* const two = reinterpret_cast<const int8_t*>(
               stage + Tile::kZeros + run(m, group_at(first, b, chunk)) * 16 + 2 * lane_row());
 #pragma unroll
-          for (int h = 0; h < 2; ++h) zero_[h] = Operand::both(Operand::kZeroBase + two[h]);
+          for (int h = 0; h < 2; ++h) zero_[m][h] = Operand::both(Operand::kZeroBase + two[h]);
         }
       }
     }
@@ -227,7 +227,7 @@ class WgmmaConsumer {
   const WgmmaArgs& a_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile>& ring_;
-  uint32_t zero_[2] = {};
+  uint32_t zero_[kM][2] = {};  // of the current chunk of each m64
 };
 
 }  // namespace moracle::cuda

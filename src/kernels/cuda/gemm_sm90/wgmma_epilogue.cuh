@@ -110,19 +110,19 @@ class WgmmaEpilogue {
 };
 
 /// Split-K epilogue: the CTAs of a cluster reduce their partial sums through distributed shared
-/// memory. Four sums of a lane are a unit: an octet of rows of an m64. Each CTA stores its sums
-/// over its stages. It then adds and stores every cluster-th unit of all CTAs. The loop over units
-/// is rolled: a CTA runs it once, and fetching instructions for one use takes longer than all
-/// products of its stages. Issue the loads of a unit together, since each takes as long as an
-/// access to L2.
+/// memory. Four sums of a lane are a fragment: an octet of rows of an m64. Each CTA stores its sums
+/// over its stages. It then adds and stores every cluster-th fragment of all CTAs. The loop over
+/// fragments is rolled: a CTA runs it once, and fetching instructions for one use takes longer than
+/// all products of its stages. Issue the loads of a fragment together, since each takes as long as
+/// an access to L2.
 template <class Operand, class Tile, int kN>
 class SplitKEpilogue {
  public:
   using Sum = typename Operand::Sum;
   using Info = typename Tile::Info;
-  static constexpr int kOctets = kN / 8, kUnits = Tile::kM * kOctets;
-  static constexpr int kUnitBytes = Tile::kConsumers * 16;
-  static_assert(kUnits * kUnitBytes <= Tile::kStages * Tile::kStageBytes);
+  static constexpr int kOctets = kN / 8, kFragments = Tile::kM * kOctets;
+  static constexpr int kFragmentBytes = Tile::kConsumers * 16;
+  static_assert(kFragments * kFragmentBytes <= Tile::kStages * Tile::kStageBytes);
 
   __device__ SplitKEpilogue(const WgmmaArgs& a, const WgmmaShared<Tile>& shared, const Info& info)
       : a_(a),
@@ -136,18 +136,20 @@ class SplitKEpilogue {
     for (int m = 0; m < Tile::kM; ++m) {
 #pragma unroll
       for (int o = 0; o < kOctets; ++o)
-        leave(base_ + (m * kOctets + o) * kUnitBytes, &sums.total[m][o * 4]);
+        store_partial(base_ + (m * kOctets + o) * kFragmentBytes, &sums.total[m][o * 4]);
     }
     cluster_arrive();
     cluster_wait();
     Outputs outputs;
 #pragma unroll 1
-    for (int unit = static_cast<int>(cluster_rank()); unit < kUnits; unit += a_.cluster) {
+    for (int fragment = static_cast<int>(cluster_rank()); fragment < kFragments;
+         fragment += a_.cluster) {
       uint4 partials[kMostWgmmaCluster];
 #pragma unroll
       for (int block = 0; block < kMostWgmmaCluster; ++block)
-        if (block < a_.cluster) partials[block] = load_cluster_16(base_ + unit * kUnitBytes, block);
-      if (unit / kOctets != outputs.m) enter(unit / kOctets, outputs);
+        if (block < a_.cluster)
+          partials[block] = load_cluster_16(base_ + fragment * kFragmentBytes, block);
+      if (fragment / kOctets != outputs.m) enter(fragment / kOctets, outputs);
       Sum all[4] = {};
 #pragma unroll
       for (int block = 0; block < kMostWgmmaCluster; ++block) {
@@ -156,7 +158,7 @@ class SplitKEpilogue {
         all[0] += std::bit_cast<Sum>(partial.x), all[1] += std::bit_cast<Sum>(partial.y);
         all[2] += std::bit_cast<Sum>(partial.z), all[3] += std::bit_cast<Sum>(partial.w);
       }
-      store(outputs, unit % kOctets, all);
+      store(outputs, fragment % kOctets, all);
     }
     cluster_arrive();
     cluster_wait();  // the sums stay until all CTAs have read them
@@ -166,7 +168,7 @@ class SplitKEpilogue {
   __device__ static void sync_consumers() {
     named_barrier_sync<Tile::kConsumers>(1);
   }
-  __device__ static void leave(uint32_t to, const Sum* four) {
+  __device__ static void store_partial(uint32_t to, const Sum* four) {
     store_shared_16(to, {std::bit_cast<uint32_t>(four[0]), std::bit_cast<uint32_t>(four[1]),
                          std::bit_cast<uint32_t>(four[2]), std::bit_cast<uint32_t>(four[3])});
   }
@@ -220,7 +222,7 @@ class SplitKEpilogue {
   const WgmmaArgs& a_;
   const Info& info_;
   const TilePanels<Tile> panels_;
-  const uint32_t base_;  // this lane's part of the first unit
+  const uint32_t base_;  // this lane's part of the first fragment
 };
 
 }  // namespace moracle::cuda

@@ -154,7 +154,7 @@ WgmmaKernels wgmma_kernels() {
                 kBetween = kByGroup || Many::kBlockGroups ? 128 : 144;
   using Between = std::conditional_t<kByGroup || !Many::kTokenRows, Many, Operand>;
   // Experts of about 512 rows: half of them have five tiles of 104 to 112 rows.
-  constexpr int kNearly = Many::kXBytes == 2 && !Many::kBlockGroups ? 112 : 96;
+  constexpr int kNarrow = Many::kXBytes == 2 && !Many::kBlockGroups ? 112 : 96;
   static const WgmmaKernel kGrouped[] = {
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 32, kBlocks>>(),
@@ -162,21 +162,21 @@ WgmmaKernels wgmma_kernels() {
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, 128, kBlocks>>(),
       wgmma_kernel<Between, FullWgmmaTile<Between, 2, kBetween, kBlocks>>(),
       wgmma_kernel<Between, FullWgmmaTile<Between, 2, kBetween, kBlocks>>(),
-      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kMost, kBlocks, 1, kNearly>>()};
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kMost, kBlocks, 1, kNarrow>>()};
   static const WgmmaKernel kDense[] = {
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 32, kDenseBlocks>>(),
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 64, kDenseBlocks>>(),
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 128, kDenseBlocks>>()};
-  const WgmmaKernel* shared = nullptr;
+  const WgmmaKernel* split_k = nullptr;
   if constexpr (kPerSm > 1) {
-    static const WgmmaKernel kShared =
+    static const WgmmaKernel kSplitK =
         wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
-    shared = &kShared;
+    split_k = &kSplitK;
   }
-  WgmmaKernels all{.grouped = kGrouped, .dense = kDense, .shared = shared};
+  WgmmaKernels all{.grouped = kGrouped, .dense = kDense, .split_k = split_k};
   if constexpr (!std::is_same_v<Plain, Many>) {
     static const WgmmaKernel kPlain =
-        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kMost, kBlocks, 1, kNearly>>();
+        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kMost, kBlocks, 1, kNarrow>>();
     all.plain_most = &kPlain;
     if constexpr (Many::kTokenRows) {
       all.plain_128 = &kPlain;

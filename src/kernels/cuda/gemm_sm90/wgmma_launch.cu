@@ -89,9 +89,9 @@ Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, bool gated,
   gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_, gated);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  const auto& [grouped, dense, shared, plain_128, plain_two_144, plain_most, by_row, ordered] =
+  const auto& [grouped, dense, split_k, plain_128, plain_two_144, plain_most, by_row, ordered] =
       gemm.kernels_;
-  std::vector<const WgmmaKernel*> all{shared,     plain_128, plain_two_144,
+  std::vector<const WgmmaKernel*> all{split_k,    plain_128, plain_two_144,
                                       plain_most, by_row,    ordered};
   for (const auto& kernels : {grouped, dense})
     for (const WgmmaKernel& kernel : kernels) all.push_back(&kernel);
@@ -105,7 +105,7 @@ Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, bool gated,
     return weight_tiles(gemm_args(weights, {}, {}), any.stage_blocks, any.block_bytes,
                         any.scale_bytes);
   };
-  MORACLE_TRY(gemm.tma_, tma(grouped[0]));  // `shared` has the same stages
+  MORACLE_TRY(gemm.tma_, tma(grouped[0]));  // `split_k` has the same stages
   MORACLE_TRY(gemm.dense_tma_, tma(dense[0]));
   return gemm;
 }
@@ -140,7 +140,7 @@ const WgmmaKernel& WgmmaLaunch::experts_kernel(const KernelWeights& weights,
   return kernel_of(experts_choice(weights, num_rows));
 }
 
-// Null: as with an activation.
+// Null where a matrix without gates runs the kernel of `grouped`.
 const WgmmaKernel* WgmmaLaunch::plain_kernel(WgmmaTiles tiles, bool scales_by_group) const {
   const WgmmaKernel* const kernel = tiles == WgmmaTiles::k128      ? kernels_.plain_128
                                     : tiles == WgmmaTiles::kTwo144 ? kernels_.plain_two_144
@@ -173,11 +173,6 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   const bool linear = rows.expert_offsets == nullptr;
   const WgmmaTiles choice =
       linear ? wgmma_dense_choice(rows.num_rows).tiles : experts_choice(weights, rows.num_rows);
-  if (kernels_are_watched()) {
-    CudaForm form = wgmma_form(weights.shape, scheme_, choice);
-    form.rows = kernel_of(choice).rows;  // of the kernel that runs, for comparison with the plan
-    report({name(form), weights.shape});
-  }
   WgmmaArgs args{
       gemm_args(weights, rows, y, activation), options.y_fragments, to.scales, 1, 0, tma_};
   if (wgmma_input(weights.shape, scheme_) != WgmmaInput::kCodes)
@@ -196,7 +191,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   const auto stages = [&](const WgmmaKernel& of) {
     return (args.blocks + of.stage_blocks - 1) / of.stage_blocks;
   };
-  const auto share = [&](const WgmmaKernel& with, int cluster) {
+  const auto split_k = [&](const WgmmaKernel& with, int cluster) {
     kernel = &with;
     args.cluster = cluster;
     args.split_blocks = (stages(with) + cluster - 1) / cluster * with.stage_blocks;
@@ -205,15 +200,20 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   // Persistent CTAs load the next tile while they store one, but they write bf16.
   if (linear && (tiles <= resident || y.dtype != DType::kBF16)) {
     const WgmmaKernel& with = kernels_.dense[static_cast<size_t>(choice) - 1];
-    share(with, cluster_for(tiles, stages(with), queue_->num_sms));
+    split_k(with, cluster_for(tiles, stages(with), queue_->num_sms));
     args.tma = dense_tma_;
-  } else if (!linear && choice == WgmmaTiles::k16 && kernels_.shared != nullptr &&
+  } else if (!linear && choice == WgmmaTiles::k16 && kernels_.split_k != nullptr &&
              activation == nullptr) {
     // Few large experts: one tile for each of their outputs leaves half of the warps idle.
     const int64_t experts = std::min<int64_t>(args.num_experts, args.num_rows);
     const int64_t usual = experts * ((args.columns + kernel->outputs - 1) / kernel->outputs);
-    const int cluster = cluster_for(usual, stages(*kernels_.shared), resident);
-    if (cluster > 1) share(*kernels_.shared, cluster);
+    const int cluster = cluster_for(usual, stages(*kernels_.split_k), resident);
+    if (cluster > 1) split_k(*kernels_.split_k, cluster);
+  }
+  if (kernels_are_watched()) {
+    CudaForm form = wgmma_form(weights.shape, scheme_, choice);
+    form.rows = kernel->rows;  // of the kernel that runs, for comparison with the plan
+    report({name(form), weights.shape});
   }
   if (kernel->box_rows > 0) {
     MORACLE_TRY(args.rows, make_tensor_map({args.x,

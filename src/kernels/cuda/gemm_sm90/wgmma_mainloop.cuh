@@ -15,7 +15,7 @@ __device__ __forceinline__ void mainloop_unpromoted(Consumer& c) {
   using Tile = typename Consumer::Tile;
   constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
   using Operand = typename Consumer::Operand;
-  constexpr bool kWhole = !Operand::kPromoted && !Operand::kValues && kM * Consumer::kN <= 256;
+  constexpr bool kWhole = !Operand::kValues && kM * Consumer::kN <= 256;
   constexpr int kBatch = kWhole ? kM : 1;
   constexpr int kSplit = kM / kBatch;                           // batches of a unit
   constexpr int kBatches = kBlocks * Operand::kUnits * kSplit;  // of a stage
@@ -55,7 +55,7 @@ __device__ __forceinline__ void mainloop_unpromoted(Consumer& c) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) pin(c.total[m]);
   c.release(c.slot());
-  c.leave();
+  c.end_tile();
 }
 
 /// Sums of kChunk k-blocks are promoted: scaled and added to f32 totals.
@@ -105,7 +105,7 @@ __device__ __forceinline__ void mainloop_promoted(Consumer& c) {
       c.prepare(c.stage(), 0, 0, first + kBlocks, kChunk, w[0]);
     }
   }
-  c.leave();
+  c.end_tile();
 }
 
 /// Each k-block is a group. While the products of a step are in flight, the sums of the previous
@@ -115,7 +115,7 @@ template <class Consumer>
 __device__ __forceinline__ void mainloop_steps(Consumer& c) {
   constexpr int kN = Consumer::kN, kBlocks = Consumer::kBlocks;
   constexpr int kSplit = kN > 64 ? 2 : 1, kRows = kN / kSplit;
-  constexpr int kUnits = Consumer::kM * kBlocks, kSteps = kUnits * kSplit;
+  constexpr int kUnpacked = Consumer::kM * kBlocks, kSteps = kUnpacked * kSplit;
   constexpr uint64_t kNextRows = kRows * 128 / 16;
   // With few rows memory is the bottleneck: release a stage before waiting for the next one.
   constexpr bool kAhead = kN >= 64;
@@ -131,20 +131,20 @@ __device__ __forceinline__ void mainloop_steps(Consumer& c) {
     const int slot = c.slot();
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      const int unit = i / kSplit, half = i % kSplit, before = (i + kSteps - 1) % kSteps;
+      const int block = i / kSplit, half = i % kSplit, before = (i + kSteps - 1) % kSteps;
       wgmma_fence();  // before the wait, as in wait_unpacked
       wgmma_wait<0>();
       pin(partial[(i + 1) % 2]);
-      c.multiply(partial[i % 2], w[unit % 2], x + half * kNextRows, unit % kBlocks, false);
+      c.multiply(partial[i % 2], w[block % 2], x + half * kNextRows, block % kBlocks, false);
       wgmma_commit();
       if (kAhead && i == 0 && first > c.own.begin())
         c.release(slot == 0 ? Consumer::Tile::kStages - 1 : slot - 1);
       c.promote(before / kSplit / kBlocks, before % kSplit * kRows, partial[(i + 1) % 2], stage,
                 scale);
-      if (half == 0) scale = c.weight_scale(stage, unit / kBlocks, unit % kBlocks);
+      if (half == 0) scale = c.weight_scale(stage, block / kBlocks, block % kBlocks);
       if (half < kSplit - 1) continue;
-      const int next = unit + 1;
-      if (next < kUnits) {
+      const int next = block + 1;
+      if (next < kUnpacked) {
         c.unpack(stage, next / kBlocks, next % kBlocks, 0, w[next % 2]);
         continue;
       }
@@ -161,7 +161,7 @@ __device__ __forceinline__ void mainloop_steps(Consumer& c) {
   pin(partial[1]);
   c.promote(Consumer::kM - 1, kN - kRows, partial[1], c.stage(), scale);
   if (kAhead) c.release(c.slot());
-  c.leave();
+  c.end_tile();
 }
 
 /// A chunk of one m64: all k-blocks of a stage.
@@ -235,7 +235,7 @@ __device__ __forceinline__ void mainloop_chunks(Consumer& c) {
   wgmma_wait<0>();
   pin(partial[0]);
   c.release(c.slot());
-  c.leave();
+  c.end_tile();
 }
 
 /// Many rows, and codes that need no unpacking: one part of the rows is promoted while the next is
@@ -283,7 +283,7 @@ __device__ __forceinline__ void mainloop_parts(Consumer& c) {
   wgmma_wait<0>();
   pin(partial[0]);
   c.release(c.slot());
-  c.leave();
+  c.end_tile();
 }
 
 /// Many rows, and codes that take long to unpack. The products of one part of the rows are followed
@@ -345,7 +345,7 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
   wgmma_wait<0>();
   pin(partial[0]);
   c.release(c.slot());
-  c.leave();
+  c.end_tile();
 }
 
 /// Unpacks the k-blocks of the current stage before the last one, each as soon as no product in
@@ -394,7 +394,7 @@ __device__ __forceinline__ void mainloop_one_by_one(Consumer& c) {
       }
     }
   }
-  c.leave();
+  c.end_tile();
 }
 
 /// An octet of rows, by mma.sync. Sums of kChunk k-blocks are promoted.
@@ -434,7 +434,7 @@ __device__ __forceinline__ void mainloop_octet(Consumer& c) {
     c.release(slot);
     c.next_stage(first);
   }
-  c.leave();
+  c.end_tile();
 }
 
 /// Multiplies all stages of a tile. The first one is full.

@@ -1,7 +1,7 @@
 // Mainloop of a consumer warpgroup for tiles whose tokens are the rows of the product: 64 tokens
 // times all outputs of the tile, which wgmma reads from shared memory. So the scales of a token,
-// and of 128 outputs, are a few scalars of a thread. Tokens come from registers, or where whole
-// lines are stored, or TMA loads tokens, from shared memory.
+// and of 128 outputs, are a few scalars of a thread. Tokens come from registers if groups of
+// them have scales, cp.async loads them, and no whole lines are stored; else from shared memory.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
@@ -38,7 +38,7 @@ class TokenMainloop {
       run_stages();
     else
       run_groups();
-    if constexpr (kTokensShared) want_other_banks();
+    if constexpr (kTokensShared) avoid_bank_conflicts();
   }
 
   /// Skips the stages of a tile that has no tokens for this warpgroup.
@@ -183,7 +183,7 @@ class TokenMainloop {
   // A product's sums lie in registers that follow one another, and registers of one parity share a
   // bank. Where most totals are in the bank of their sums, products are slower. Stores of pairs,
   // the odd total first, make ptxas choose the other bank; their predicate is false.
-  __device__ __forceinline__ void want_other_banks() const {
+  __device__ __forceinline__ void avoid_bank_conflicts() const {
     const int never = a_.blocks < 0 ? 1 : 0;
     const uint32_t nowhere = shared_address(shared_.base);
 #pragma unroll
