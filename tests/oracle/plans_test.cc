@@ -158,7 +158,7 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
   EXPECT_EQ(uses(sm90, 1),
             "1-8 mma.sync, streamed panels fo\n9-24 mma.sync, tiles of 8 rows, b\n"
             "25-47 mma.sync, tiles of 16 rows, \n48-80 wgmma, tiles of 32 rows, bf1\n"
-            "81-192 wgmma, tiles of 64 rows, bf1\n193-456 wgmma, tiles of 128 rows, bf\n"
+            "81-208 wgmma, tiles of 64 rows, bf1\n209-456 wgmma, tiles of 128 rows, bf\n"
             "457-0 wgmma, tiles of 144 rows, bf\n");
   for (const Plan& staged : {plan("cuda-sm90", true), plan("cuda-sm90", false, 16)}) {
     EXPECT_FALSE(staged.matrices[0].kernel->fuses());
@@ -167,34 +167,50 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
   EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel->deterministic);
 }
 
-// One tile of 144 rows holds nearly every expert of about 128 rows, two those of about 256: 16
-// experts, top-k 4. Not where sums of groups that end within a stage, or groups of activations,
-// leave no registers.
+// First tokens and rows of the tiles of wgmma: top-k 4.
+std::string hopper_tiles(const char* scheme, int64_t experts, int64_t hidden, int64_t inner) {
+  LayerSpec layer = fake::layer(*parse_scheme(scheme));
+  layer.num_experts = experts;
+  layer.hidden_size = hidden, layer.intermediate_size = inner;
+  const Request request{.layer = layer, .max_num_tokens = 8192, .backend = "cuda-sm90"};
+  const Plan plan = *select(request, *Machine::find("h200")).chosen();
+  std::string text;
+  for (const PlannedKernel& kernel : plan.matrices[0].kernel->kernels) {
+    const CudaForm& form = std::get<CudaForm>(kernel.form);
+    if (form.kernel == CudaForm::Kernel::kWgmma)
+      text += str(kernel.range.from_tokens, ":", form.rows, " ");
+  }
+  return text;
+}
+
+// One tile of 144 rows holds nearly every expert of about 128 rows, two those of about 256. Not
+// where sums of groups that end within a stage, or groups of activations, leave no registers.
 TEST(Plans, HopperTilesFollowMeanRowsOfExperts) {
-  const auto tiles = [](const char* scheme) {
-    LayerSpec layer = fake::layer(*parse_scheme(scheme));
-    layer.hidden_size = 512, layer.intermediate_size = 256;
-    const Request request{.layer = layer, .max_num_tokens = 8192, .backend = "cuda-sm90"};
-    const Plan plan = *select(request, *Machine::find("h200")).chosen();
-    std::string text;
-    for (const PlannedKernel& kernel : plan.matrices[0].kernel->kernels) {
-      const CudaForm& form = std::get<CudaForm>(kernel.form);
-      if (form.kernel == CudaForm::Kernel::kWgmma && form.rows >= 128)
-        text += str(kernel.range.from_tokens, ":", form.rows, " ");
-    }
-    return text;
-  };
-  EXPECT_EQ(tiles("bf16"), "193:128 401:144 537:192 761:144 1081:192 ");
-  EXPECT_EQ(tiles("int8-w8a8"), "193:128 401:144 537:192 761:144 1081:192 ");
+  const auto tiles = [](const char* scheme) { return hopper_tiles(scheme, 16, 512, 256); };
+  const std::string few = "48:32 81:64 ";
+  for (const char* scheme : {"bf16", "int8-w8a8"})
+    EXPECT_EQ(tiles(scheme), few + "209:128 401:144 537:192 761:144 1081:192 ") << scheme;
   for (const char* scheme : {"mxfp4-w4a16", "nvfp4-w4a16", "mxfp8-w8a16", "int8-w8a16-channel"})
-    EXPECT_EQ(tiles(scheme), "193:128 457:144 561:128 929:144 1105:128 ") << scheme;
-  for (const char* scheme : {"int4-w4a16-g128", "fp8-w8a8-channel"})
-    EXPECT_EQ(tiles(scheme), "193:128 457:144 537:128 ") << scheme;
-  for (const char* scheme : {"int4-w4afp8-g128", "mxfp4-w4afp8"})
-    EXPECT_EQ(tiles(scheme), "193:128 457:144 561:128 929:144 ") << scheme;
-  for (const char* scheme : {"int4-w4a16-g32", "int4-w4a16-g64-asym", "fp8-w8a8-block128x128",
-                             "fp8-w8a8-block128x128-token"})
-    EXPECT_EQ(tiles(scheme), "193:128 ") << scheme;
+    EXPECT_EQ(tiles(scheme), few + "209:128 457:144 561:128 929:144 1105:128 ") << scheme;
+  EXPECT_EQ(tiles("int4-w4a16-g128"), few + "209:128 457:144 537:128 ");
+  EXPECT_EQ(tiles("fp8-w8a8-channel"), few + "161:128 457:144 585:128 ");
+  for (const char* scheme : {"int4-w4afp8-g128", "mxfp4-w4afp8"}) {
+    EXPECT_EQ(tiles(scheme),
+              few + "209:128 457:144 561:128 929:144 1105:128 1401:144 1761:128 1941:144 ")
+        << scheme;
+  }
+  for (const char* scheme : {"int4-w4a16-g32", "int4-w4a16-g64-asym"})
+    EXPECT_EQ(tiles(scheme), few + "209:128 ") << scheme;
+  for (const char* scheme : {"fp8-w8a8-block128x128", "fp8-w8a8-block128x128-token"})
+    EXPECT_EQ(tiles(scheme), few + "161:128 ") << scheme;
+}
+
+// Among many experts some that need two tiles cost little, and 4 bits are unpacked once more only.
+TEST(Plans, HopperTilesOfFewRowsFollowNumberOfExperts) {
+  for (const auto& [scheme, many] : {std::pair{"int4-w4a16-g128", ":16 385:32 769:64 1793:128 "},
+                                     {"bf16", ":16 321:32 705:64 1665:128 "},
+                                     {"fp8-w8a8-block128x128", ":16 321:32 705:64 1281:128 "}})
+    EXPECT_THAT(hopper_tiles(scheme, 128, 2048, 768), ::testing::HasSubstr(many)) << scheme;
 }
 
 // Tokens that a skinny GEMM serves, if the row has one for this linear layer.

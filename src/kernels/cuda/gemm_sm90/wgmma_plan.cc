@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <span>
 
@@ -77,14 +78,28 @@ struct Step {
 };
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 using enum WgmmaTiles;
-constexpr Step kFewRows[] = {{8, k16}, {20, k32}, {48, k64}};
 constexpr Step kWide[] = {{100, k128}, {134, k144}, {190, kMost}, {270, kTwo144}, {kAny, kMost}};
 constexpr Step kUnpacked[] = {{114, k128}, {140, k144}, {232, k128}, {276, kTwo144}, {kAny, kMost}};
-constexpr Step kFourBitCodes[] = {{114, k128}, {140, k144}, {232, k128}, {kAny, kTwo144}};
+constexpr Step kFourBitCodes[] = {{114, k128},  {140, k144},    {232, k128},  {276, kTwo144},
+                                  {350, kMost}, {440, kTwo144}, {485, kMost}, {kAny, kTwo144}};
+constexpr Step kChannels[] = {{114, k128}, {146, k144}, {276, k128}, {kAny, kMost}};
 constexpr Step kPromoted[] = {{114, k128}, {134, k144}, {276, k128}, {kAny, kMost}};
 constexpr Step kNever144[] = {{276, k128}, {kAny, kMost}};
 
-// From 49 rows per expert on.
+std::array<Step, 3> few_rows_steps(const MatrixShape& shape, const Scheme& scheme,
+                                   int64_t experts) {
+  // An expert with more rows than a tile costs a tile more, but among few large experts a wave of
+  // the SMs.
+  const bool many = experts >= 32;
+  if (is_four_bits(shape)) {
+    if (many) return {{{12, k16}, {24, k32}, {56, k64}}};
+    return {{{10, k16}, {20, k32}, {52, k64}}};
+  }
+  const bool fp8 = multiplies_codes(shape, scheme) && scheme.activation->dtype == DType::kF8E4M3;
+  return {{{many ? 10 : 9, k16}, {many ? 22 : 20, k32}, {fp8 ? 40 : 52, k64}}};
+}
+
+// For more rows per expert than few_rows_steps.
 std::span<const Step> steps_for(const MatrixShape& shape, const Scheme& scheme) {
   if (is_wide(shape, scheme)) return kWide;
   if (!multiplies_codes(shape, scheme)) {
@@ -93,14 +108,13 @@ std::span<const Step> steps_for(const MatrixShape& shape, const Scheme& scheme) 
     if (ends_with_stages(shape.key.group.cols, shape.k)) return kPromoted;
     return kNever144;
   }
-  // Groups of activations, or blocks of weights: tokens are the rows of the product.
+  // These have no kernel of 144 rows (wgmma_kernels).
   const bool in_groups = scales_in_groups(shape, scheme);
   if (scheme.activation->group.cols != GroupShape::kAll || (in_groups && shape.key.group.rows > 1))
     return kNever144;
   if (is_four_bits(shape)) return kFourBitCodes;
-  // By channel tokens are rows, but in tiles of 144.
   if (in_groups) return kUnpacked;
-  return kPromoted;
+  return kChannels;
 }
 
 }  // namespace
@@ -133,8 +147,8 @@ WgmmaChoice wgmma_choice(const MatrixShape& shape, const Scheme& scheme, int64_t
                          int64_t experts) {
   experts = std::max<int64_t>(experts, 1);
   const int64_t mean = (rows + experts - 1) / experts;  // steps are whole numbers
-  for (const std::span<const Step> steps :
-       {std::span<const Step>(kFewRows), steps_for(shape, scheme)}) {
+  const std::array<Step, 3> few = few_rows_steps(shape, scheme, experts);
+  for (const std::span<const Step> steps : {std::span<const Step>(few), steps_for(shape, scheme)}) {
     for (const Step& step : steps) {
       if (mean <= step.most_rows)
         return {step.tiles, step.most_rows == kAny ? kAny : step.most_rows * experts};
