@@ -237,12 +237,14 @@ TEST_P(CudaExchange, WaitForARankThatEndedNamesIt) {
   for (const int64_t count : {2048, 2'000'000}) {
     std::string error;
     double seconds = 0;
+    std::atomic<bool> connected{false};  // rank 1 ends afterwards
     on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+      const Gpu gpu(group, GetParam());
       if (group->rank() == 1) {
-        const Gpu gpu(group, GetParam());
+        while (!connected) std::this_thread::yield();
         return;
       }
-      const Gpu gpu(group, GetParam());
+      connected = true;
       const Buffer x = gpu.put(values_of(0, count));
       const auto start = std::chrono::steady_clock::now();
       Status done = gpu.exchange->all_reduce({x.data(), DType::kBF16, 1, count, count}, {});
