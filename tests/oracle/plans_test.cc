@@ -205,7 +205,8 @@ TEST(Plans, HopperTilesFollowMeanRowsOfExperts) {
     EXPECT_EQ(tiles(scheme), few + "161:128 ") << scheme;
 }
 
-// Among many experts some that need two tiles cost little, and 4 bits are unpacked once more only.
+// Among many experts one of two tiles costs little, so small tiles serve more rows than among few;
+// those of 4 bits more still.
 TEST(Plans, HopperTilesOfFewRowsFollowNumberOfExperts) {
   for (const auto& [scheme, many] : {std::pair{"int4-w4a16-g128", ":16 385:32 769:64 1793:128 "},
                                      {"bf16", ":16 321:32 705:64 1665:128 "},
